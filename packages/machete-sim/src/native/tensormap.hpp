@@ -17,24 +17,25 @@ struct TensorMap {
     uint64_t dim[5] = {};          // extent in elements
     uint64_t stride[5] = {};       // bytes; stride[0] is the element size (0 for the packed 4-bit type)
     uint32_t box[5] = {};          // tile extent in elements, before elem_stride divides it
-    uint32_t elem_stride[5] = {};  // traversal stride in elements, 1..8; [0] is always taken as 1
+    uint32_t elem_stride[5] = {};  // traversal stride in elements, 1..8; the hardware takes [0] as 1
     int elem_bits = 0;             // 4, 8, 16, 32 or 64
     int dtype = 0;                 // hardware data type code, see tensormap.cpp
     int swizzle = 0;               // bytes: 0, 32, 64 or 128
 };
 
-// Decodes the hardware format. False, with a reason, for anything this simulator does not execute exactly:
-// im2col, interleaved layouts, other swizzle atoms, NaN fill, unknown data types, bits nobody has explained.
+// Decodes the hardware format. False, with a reason, for anything this simulator does not execute exactly: im2col and
+// interleaved layouts, other swizzle atoms, NaN fill, types whose values TMA converts, bits nobody has explained.
 bool decode_tensormap(const uint8_t raw[128], TensorMap& map, std::string& error);
 
 // The inverse of decode_tensormap for every map it accepts. Performance hints (L2 promotion) are written as 0.
 void encode_tensormap(const TensorMap& map, uint8_t raw[128]);
 
-// Whether a copy of this map from or to `shared_base` may be issued at all: alignments and limits of
-// cp.async.bulk.tensor (PTX ISA "Tensors") and of cuTensorMapEncodeTiled.
-bool check_tma(const TensorMap& map, uint32_t shared_base, std::string& error);
+// Whether a tile copy of this map at `coords` (map.rank elements, innermost first) from or to `shared_base` may be issued
+// at all: alignments and limits of cp.async.bulk.tensor (PTX ISA "Tensors"), of cuTensorMapEncodeTiled, and one that is
+// measured: an H200 raises "illegal instruction" unless the innermost coordinate is a multiple of 16 bytes.
+bool check_tma(const TensorMap& map, const int32_t* coords, uint32_t shared_base, std::string& error);
 
-// Bytes that a load writes to shared memory and reports to its mbarrier: the whole box, out-of-bounds part included.
+// What a load reports to its mbarrier: the bytes of the whole box, those out of bounds included, padding between rows not.
 uint32_t tile_bytes(const TensorMap& map);
 
 // A piece of a tile that is contiguous in global and in shared memory, no longer than one row of the box.
@@ -45,8 +46,9 @@ struct TileChunk {
     bool oob;         // loads fill it with zeros, stores and reductions skip it
 };
 
-// Appends the pieces of the tile at `coords` (map.rank elements, innermost first, negative allowed) to `out`.
-// In bounds they are in order of the box, innermost dimension first. Requires check_tma(map, shared_base).
+// Appends the pieces of the tile at `coords` (negative allowed) to `out`, in order of the box, innermost dimension
+// first. A row of the box takes its own bytes in shared memory or, if that is more, the swizzle's: the rest is padding
+// that no copy touches (measured). Requires check_tma.
 void tile_chunks(const TensorMap& map, const int32_t* coords, uint32_t shared_base, std::vector<TileChunk>& out);
 
 // The swizzle of shared memory: address bits 4.. are XORed with bits 7.., as many as the swizzle has. It depends on
