@@ -92,7 +92,8 @@ class CleanEnvironment:
     def _link(self, names: frozenset[str]) -> None:
         for name in sorted(names):
             for site, entry in entries(installed()[name]):
-                if owners()[site, entry] <= names:
+                # pip writes into our own namespace, so that is never a link into the prepared environment.
+                if owners()[site, entry] <= names and entry != "machete":
                     target = self.site / entry
                     if not target.is_symlink():
                         target.symlink_to(site / entry)

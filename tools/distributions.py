@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from packaging.utils import canonicalize_name, parse_sdist_filename, parse_wheel_filename
+from packaging.utils import parse_sdist_filename, parse_wheel_filename
 from rich.console import Console
 from rich.table import Table
 
@@ -52,7 +52,7 @@ class Built:
         """The wheel's metadata, as if it were installed."""
         with zipfile.ZipFile(self.wheel) as archive:
             [folder] = {name.split("/")[0] for name in archive.namelist() if ".dist-info/" in name}
-        return importlib.metadata.PathDistribution(zipfile.Path(self.wheel, f"{folder}/"))  # type: ignore[arg-type]
+        return importlib.metadata.PathDistribution(zipfile.Path(self.wheel, f"{folder}/"))
 
 
 def package_folders() -> list[Path]:
@@ -98,11 +98,11 @@ def build_all(folder: Path) -> dict[str, Built]:
     folder.mkdir(parents=True, exist_ok=True)
     for stale in folder.glob("machete*"):
         stale.unlink()
-    found = {}
+    found: dict[str, Built] = {}
     for package in package_folders():
         built = build(package)
         sdist, wheel = (Path(shutil.copy2(path, folder)) for path in (built.sdist, built.wheel))
-        found[canonicalize_name(package.name)] = Built(package, sdist, wheel)
+        found[package.name] = Built(package, sdist, wheel)
     return found
 
 
@@ -111,7 +111,7 @@ def main(folder: Annotated[Path, typer.Argument(help="Where sdists and wheels go
     table = Table("distribution", "file", "KiB")
     for name, built in build_all(folder).items():
         for path in (built.sdist, built.wheel):
-            table.add_row(str(name), path.name, f"{path.stat().st_size / 1024:.0f}")
+            table.add_row(name, path.name, f"{path.stat().st_size / 1024:.0f}")
     Console().print(table)
 
 
