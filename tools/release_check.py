@@ -163,7 +163,7 @@ def main(
     ] = None,
 ) -> None:
     """Check every distribution in FOLDER; exit with 1 where something does not hold."""
-    local = found_in(folder)
+    local = found_in(folder.resolve())
     console = Console()
     failed = False
     for name in tag or tags_here():

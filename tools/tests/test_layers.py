@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,12 @@ MODULES = {
 def lint(roots: dict[str, Path]) -> tuple[int, str]:
     """Check the repository's contracts on other source roots; returns exit status and output."""
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join(str(root) for root in roots.values())}
-    command = ["lint-imports", "--no-cache", "--no-logo", str(REPOSITORY / "pyproject.toml")]
+    command = [
+        str(Path(sys.executable).with_name("lint-imports")),
+        "--no-cache",
+        "--no-logo",
+        str(REPOSITORY / "pyproject.toml"),
+    ]
     result = subprocess.run(
         command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
     )
