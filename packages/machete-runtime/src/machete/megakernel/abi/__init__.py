@@ -1,0 +1,69 @@
+"""The Op ABI: how an op is declared, scheduled and checked. Needs no GPU and no compiler."""
+
+from machete.megakernel.abi.declaration import OpDeclaration, TensorDeclaration
+from machete.megakernel.abi.errors import (
+    AbiMismatchError,
+    AlignmentError,
+    ConfigError,
+    DeviceError,
+    DtypeError,
+    ExtentError,
+    LaunchError,
+    MacheteError,
+    MissingTensorError,
+    OpDefinitionError,
+    OverlapError,
+    PipelineError,
+    PlanError,
+    ScalarError,
+    ScheduleError,
+    ShapeMismatchError,
+    SimulatorMissingError,
+    StrideError,
+    TargetError,
+    TensorTypeError,
+    TileSizeError,
+    UnknownArgumentError,
+)
+from machete.megakernel.abi.op import Op
+from machete.megakernel.abi.pipeline import PipelineSpec
+from machete.megakernel.abi.scheduled import ScheduledOp
+from machete.megakernel.abi.target import TARGETS, Target
+from machete.megakernel.abi.tensor import TensorInfo
+from machete.megakernel.abi.tma import TmaBox
+from machete.megakernel.abi.version import ABI
+
+__all__ = [
+    "ABI",
+    "TARGETS",
+    "AbiMismatchError",
+    "AlignmentError",
+    "ConfigError",
+    "DeviceError",
+    "DtypeError",
+    "ExtentError",
+    "LaunchError",
+    "MacheteError",
+    "MissingTensorError",
+    "Op",
+    "OpDeclaration",
+    "OpDefinitionError",
+    "OverlapError",
+    "PipelineError",
+    "PipelineSpec",
+    "PlanError",
+    "ScalarError",
+    "ScheduleError",
+    "ScheduledOp",
+    "ShapeMismatchError",
+    "SimulatorMissingError",
+    "StrideError",
+    "Target",
+    "TargetError",
+    "TensorDeclaration",
+    "TensorInfo",
+    "TensorTypeError",
+    "TileSizeError",
+    "TmaBox",
+    "UnknownArgumentError",
+]

@@ -1,0 +1,191 @@
+"""The class that every op derives from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+import torch
+
+from machete.megakernel.abi import schedule_checks as checks
+from machete.megakernel.abi.declaration import OpDeclaration, declare
+from machete.megakernel.abi.errors import OpDefinitionError, TargetError, listing
+from machete.megakernel.abi.pipeline import PipelineSpec
+from machete.megakernel.abi.scheduled import ScheduledOp
+from machete.megakernel.abi.target import TARGETS, Target
+from machete.megakernel.abi.tensor import TensorInfo
+from machete.megakernel.abi.tma import TmaBox
+
+
+class Op:
+    """A small GPU op: tensors, tiling, and up to three phases.
+
+    Example::
+
+        import cutlass.cute as cute
+        from machete.megakernel import Op
+
+
+        class ScaleOp(Op):
+            reads = {"x": (None, ("N",))}   # name: (dtype or None = the tensor's own, one dim name per axis)
+            writes = {"y": (None, ("N",))}
+            tile = ("N",)                   # the dims that are tiled; the rest are whole
+
+            @classmethod
+            def schedule(cls, *, x, y, tile_n=256):
+                return [cls._schedule_single(tile_sizes={"N": tile_n}, x=x, y=y)]
+
+            @cute.jit
+            def compute(self, page_ptr, tile_N, x, y):
+                for i in range(cute.arch.thread_idx()[0], self.tile_size_N, self.threads_per_row):
+                    n = tile_N * self.tile_size_N + i
+                    if n < self.N:
+                        y[n] = x[n] * 2.0
+
+    Phases are methods that the DSL traces. Their parameters are bound by name, and checked when the class is
+    defined (`OpDefinitionError`):
+
+    - tensors and scalars, by the names in `reads`, `writes` and `scalars`,
+    - `tile_<D>`, the index of the tile along each tiled dim,
+    - `page_ptr`, the op's resident pages in shared memory (`compute` only),
+    - `ring`, its end of the page ring (with a streaming `pipeline`),
+    - `tma_<tensor>`, the tensor's TMA descriptor (`load` and `store`; see `descriptors`).
+
+    Device code reads `self.<D>` (extent, runtime), `self.tile_size_<D>` (compile time), `self.<tensor>_dtype`
+    (compile time) and `self.threads_per_row`. No attribute of the class may have one of these names.
+
+    Class attributes:
+        reads, writes: tensors. A name in both is updated in place, and declared alike in both.
+        tile: the tiled dims, slowest first.
+        scalars: runtime scalars: float32, int32 or int64. Their values may change between runs.
+        pipeline: pages in shared memory; None for none at all.
+        targets: the architectures that the op claims.
+        abi: the version of the Op ABI that the op was written for.
+
+    A base of other ops, which implements nothing itself, is declared with ``class Base(Op, abstract=True)``.
+    """
+
+    reads: ClassVar[Mapping[str, tuple[torch.dtype | None, tuple[str, ...]]]] = MappingProxyType({})
+    writes: ClassVar[Mapping[str, tuple[torch.dtype | None, tuple[str, ...]]]] = MappingProxyType({})
+    tile: ClassVar[tuple[str, ...]] = ()
+    scalars: ClassVar[Mapping[str, torch.dtype]] = MappingProxyType({})
+    pipeline: ClassVar[PipelineSpec | None] = None
+    targets: ClassVar[tuple[str, ...]] = tuple(TARGETS)
+    abi: ClassVar[tuple[int, int]] = (0, 1)
+
+    #: What the class declares, checked. Abstract classes have none.
+    declaration: ClassVar[OpDeclaration]
+
+    def __init_subclass__(cls, *, abstract: bool = False, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        if not abstract:
+            cls.declaration = declare(cls)
+
+    @classmethod
+    def schedule(cls, *args: Any, **kwargs: Any) -> list[ScheduledOp]:
+        """The op as a list, so that op lists concatenate. Authors override it with keyword-only arguments."""
+        raise OpDefinitionError(
+            what=f"op {cls.__name__} does not define `schedule`",
+            where=f"{cls.__module__}.{cls.__qualname__}",
+            why="only the op knows its arguments and good tile sizes",
+            fix="@classmethod def schedule(cls, *, x, y, tile_n=256): return [cls._schedule_single(…)]",
+        )
+
+    @classmethod
+    def _schedule_single(
+        cls,
+        *,
+        tile_sizes: Mapping[str, int] | None = None,
+        config: Mapping[str, Any] | None = None,
+        **arguments: Any,
+    ) -> ScheduledOp:
+        """One op with its tensors and scalars, after every check (`ScheduleError` and its subclasses).
+
+        Arguments:
+            tile_sizes: tiled dim to the size of its tiles.
+            config: hashable compile-time values; ops that differ in them are compiled separately.
+            arguments: every declared tensor and scalar, by name.
+        """
+        declaration = getattr(cls, "declaration", None)
+        if declaration is None or "declaration" not in cls.__dict__:
+            raise OpDefinitionError(
+                what=f"op {cls.__name__} is abstract",
+                where=f"{cls.__module__}.{cls.__qualname__}",
+                why="an abstract op is a base of others",
+                fix="schedule a class that derives from it",
+            )
+        tensors, scalars = checks.split_arguments(declaration, arguments)
+        checks.check_devices(declaration, {name: tensor.device for name, tensor in tensors.items()})
+        infos = {name: TensorInfo.of(name, tensor) for name, tensor in tensors.items()}
+        checks.check_dtypes(declaration, infos)
+        extents = checks.common_extents(declaration, infos)
+        sizes = checks.checked_tile_sizes(declaration, tile_sizes or {}, extents)
+        checks.check_overlaps(declaration, infos)
+        checks.check_addresses(declaration, infos)
+        op = ScheduledOp(
+            cls, tensors, infos, scalars, extents, sizes, checks.checked_config(declaration, config)
+        )
+        op = ScheduledOp(**{**vars(op), "boxes": cls._checked_boxes(op)})
+        copied = {*declaration.named_by("load"), *declaration.named_by("store"), *op.boxes}
+        checks.check_bulk(declaration, infos, [name for name in infos if name in copied])
+        cls.check(op)
+        return op
+
+    @classmethod
+    def _checked_boxes(cls, op: ScheduledOp) -> dict[str, TmaBox]:
+        boxes = dict(cls.descriptors(op))
+        where = f"{cls.__name__}.descriptors()"
+        for name, box in boxes.items():
+            if name not in op.infos or not isinstance(box, TmaBox):
+                raise OpDefinitionError(
+                    what=f"op {cls.__name__}: descriptors() returns {box!r} for {name!r}",
+                    where=where,
+                    why="it maps tensors of the op to a TmaBox",
+                    fix=f"tensors: {listing(op.infos)}",
+                )
+            box.check(op.infos[name], cls.__name__)
+        for name in cls.declaration.descriptors_named():
+            if name not in boxes:
+                raise OpDefinitionError(
+                    what=f"op {cls.__name__}: a phase takes `tma_{name}`, but descriptors() has no {name!r}",
+                    where=where,
+                    why="a descriptor exists only for the tensors that it returns",
+                    fix=f'return {{"{name}": TmaBox(…), …}}',
+                )
+        return boxes
+
+    @classmethod
+    def descriptors(cls, op: ScheduledOp) -> Mapping[str, TmaBox]:
+        """Box and swizzle for each tensor that `load` or `store` copies by TMA descriptor.
+
+        They may depend on dtypes, tile sizes and config, which identify compiled code; not on extents.
+        """
+        return {}
+
+    @classmethod
+    def pipeline_of(cls, op: ScheduledOp) -> PipelineSpec | None:
+        """The pages that this scheduled op asks for; override where they depend on tile sizes, dtypes or config.
+
+        A class that overrides it still declares `pipeline`, which says whether there is a ring at all.
+        """
+        return cls.pipeline
+
+    @classmethod
+    def check(cls, op: ScheduledOp) -> None:
+        """Refuse arguments that only this op knows to be wrong; raise a `ScheduleError`."""
+
+    @classmethod
+    def lower(cls, target: Target, op: ScheduledOp) -> ScheduledOp:
+        """The op as this target runs it: itself, or the `ScheduledOp` of an implementation class.
+
+        Raises `TargetError` if the op does not claim the target.
+        """
+        if target.name in cls.targets:
+            return op
+        raise TargetError(
+            what=f"{cls.__name__} does not run on {target.name}",
+            where=str(op),
+            why=f"it claims {listing(cls.targets)}",
+            fix=f"arch='{cls.targets[0]}'" if cls.targets else "override `lower`",
+        )

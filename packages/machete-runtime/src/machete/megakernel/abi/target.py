@@ -1,0 +1,59 @@
+"""The architectures that Machete compiles for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from machete.megakernel.abi.errors import TargetError, closest, listing
+
+
+@dataclass(frozen=True)
+class Target:
+    """One architecture.
+
+    Attributes:
+        name: as ptxas spells it, with the `a` that unlocks wgmma, tcgen05 and block-scaled mma.
+        shared_bytes: dynamic shared memory that one CTA can ask for (CUDA C++ Programming Guide, table
+            "Technical Specifications per Compute Capability": maximum per thread block).
+        compute_capability: of the devices that run it. Arch-specific code runs on exactly these.
+    """
+
+    name: str
+    shared_bytes: int
+    compute_capability: tuple[int, int]
+
+    @classmethod
+    def named(cls, name: str) -> Target:
+        """The target called `name`, e.g. "sm_90a"; `TargetError` lists the known ones."""
+        if name in TARGETS:
+            return TARGETS[name]
+        raise TargetError(
+            what=f"unknown architecture {name!r}{closest(str(name), TARGETS)}",
+            where="arch=",
+            why="Machete compiles for the arch-specific feature sets only",
+            fix=f"use one of: {listing(TARGETS)}",
+        )
+
+    @classmethod
+    def of_capability(cls, capability: tuple[int, int]) -> Target:
+        """The target that runs on devices of this compute capability, e.g. (9, 0)."""
+        for target in TARGETS.values():
+            if target.compute_capability == tuple(capability):
+                return target
+        known = (f"{t.compute_capability[0]}.{t.compute_capability[1]} ({t.name})" for t in TARGETS.values())
+        raise TargetError(
+            what=f"no target for compute capability {capability[0]}.{capability[1]}",
+            where="the CUDA device",
+            why=f"arch-specific code runs on its own compute capability only; known: {listing(known)}",
+            fix="use CPU tensors: they run on the simulator, whatever the card is",
+        )
+
+
+TARGETS: dict[str, Target] = {
+    target.name: target
+    for target in (
+        Target("sm_90a", 227 * 1024, (9, 0)),
+        Target("sm_100a", 227 * 1024, (10, 0)),
+        Target("sm_120a", 99 * 1024, (12, 0)),
+    )
+}
