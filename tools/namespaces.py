@@ -39,9 +39,11 @@ def problems(paths: Iterable[PurePosixPath]) -> list[str]:
     ]
     leaves = {package for path in files if path.suffix == ".py" and (package := leaf(path)) is not None}
     for package in sorted(leaves):
-        for required in ("__init__.py", "py.typed"):
-            if package / required not in files:
-                found.append(f"{package}: has no {required}")
+        if package / "py.typed" not in files:
+            found.append(f"{package}: has no py.typed")
+    # A folder without __init__.py would be one more namespace, and import-linter does not enter it.
+    folders = {path.parent for path in files if path.suffix == ".py" and leaf(path) is not None}
+    found += [f"{path}: has no __init__.py" for path in sorted(folders) if path / "__init__.py" not in files]
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -22,13 +23,19 @@ MODULES = {
 
 def lint(roots: dict[str, Path]) -> tuple[int, str]:
     """Check the repository's contracts on other source roots; returns exit status and output."""
-    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(str(root) for root in roots.values())}
+    # Without `site`, so that the editable packages of this environment are not part of the namespace too.
+    program = "from importlinter.cli import lint_imports_command; lint_imports_command()"
     command = [
-        str(Path(sys.executable).with_name("lint-imports")),
+        sys.executable,
+        "-S",
+        "-c",
+        program,
         "--no-cache",
         "--no-logo",
         str(REPOSITORY / "pyproject.toml"),
     ]
+    path = os.pathsep.join([*map(str, roots.values()), sysconfig.get_path("purelib")])
+    variables = {**os.environ, "PYTHONPATH": path}
     result = subprocess.run(
         command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
     )
