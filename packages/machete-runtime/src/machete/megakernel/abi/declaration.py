@@ -88,9 +88,7 @@ class OpDeclaration:
 
     def descriptors_named(self) -> tuple[str, ...]:
         """Tensors whose descriptor `tma_<tensor>` some phase names."""
-        return tuple(
-            name for name in self.tensors if any(f"tma_{name}" in names for names in self.phases.values())
-        )
+        return tuple(name for name in self.tensors if any(f"tma_{name}" in names for names in self.phases.values()))
 
 
 def declare(cls: type[Op]) -> OpDeclaration:
@@ -165,9 +163,7 @@ def _entries(cls: type[Op]) -> Iterator[tuple[str, str, torch.dtype | None, tupl
     for table in ("reads", "writes"):
         declared = getattr(cls, table)
         if not isinstance(declared, Mapping):
-            raise _error(
-                cls, f"{table} is {declared!r}", f"{table} maps tensor names", f"{table} = {example}"
-            )
+            raise _error(cls, f"{table} is {declared!r}", f"{table} maps tensor names", f"{table} = {example}")
         for name, entry in declared.items():
             where = f"{table}[{name!r}]"
             if not _is_name(name):
@@ -247,9 +243,7 @@ def _check_names(cls: type[Op], tensors: Mapping[str, Any]) -> None:
     taken = {*RESERVED_NAMES, *(f"tile_{dim}" for dim in cls.tile), *(f"tma_{name}" for name in tensors)}
     for name in arguments:
         if name in taken:
-            raise _error(
-                cls, f"an argument is called `{name}`", "the framework binds this name itself", "rename it"
-            )
+            raise _error(cls, f"an argument is called `{name}`", "the framework binds this name itself", "rename it")
 
 
 def _check_reserved(cls: type[Op], tensors: Mapping[str, Any], dims: tuple[str, ...]) -> None:
@@ -271,9 +265,7 @@ def _check_reserved(cls: type[Op], tensors: Mapping[str, Any], dims: tuple[str, 
 def _parameters(cls: type[Op], phase: str, tensors: Mapping[str, Any]) -> tuple[str, ...]:
     """Names of a phase's parameters after `self`, each of which the framework can bind."""
     function: Callable[..., Any] = getattr(cls, phase)
-    if not callable(function) or isinstance(
-        inspect.getattr_static(cls, phase), (staticmethod, classmethod, property)
-    ):
+    if not callable(function) or isinstance(inspect.getattr_static(cls, phase), (staticmethod, classmethod, property)):
         raise _error(
             cls,
             f"`{phase}` is no method",

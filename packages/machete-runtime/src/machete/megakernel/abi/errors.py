@@ -49,9 +49,7 @@ class MacheteError(Exception):
     def __init__(self, *, what: str, where: str = "", why: str = "", fix: str = "") -> None:
         self.what, self.where, self.why, self.fix = what, where, why, fix
         lines = [what]
-        lines += [
-            f"  {part}: {text}" for part, text in (("where", where), ("why", why), ("fix", fix)) if text
-        ]
+        lines += [f"  {part}: {text}" for part, text in (("where", where), ("why", why), ("fix", fix)) if text]
         self.message = "\n".join(lines)
         super().__init__(self.message)
 

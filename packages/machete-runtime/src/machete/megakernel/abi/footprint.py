@@ -64,7 +64,7 @@ class Footprint:
         return False
 
     def overlaps(self, other: Footprint) -> bool:
-        """Whether some byte belongs to both. Exact for slices of one tensor, else maybe yes; no is certain."""
+        """Whether some byte belongs to both. Exact for slices of one tensor; else, no is certain."""
         (begin, end), (other_begin, other_end) = self.span, other.span
         if begin >= other_end or other_begin >= end or self.is_empty or other.is_empty:
             return False

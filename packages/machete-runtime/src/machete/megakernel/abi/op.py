@@ -123,9 +123,7 @@ class Op:
         sizes = checks.checked_tile_sizes(declaration, tile_sizes or {}, extents)
         checks.check_overlaps(declaration, infos)
         checks.check_addresses(declaration, infos)
-        op = ScheduledOp(
-            cls, tensors, infos, scalars, extents, sizes, checks.checked_config(declaration, config)
-        )
+        op = ScheduledOp(cls, tensors, infos, scalars, extents, sizes, checks.checked_config(declaration, config))
         op = ScheduledOp(**{**vars(op), "boxes": cls._checked_boxes(op)})
         copied = {*declaration.named_by("load"), *declaration.named_by("store"), *op.boxes}
         checks.check_bulk(declaration, infos, [name for name in infos if name in copied])
@@ -165,7 +163,7 @@ class Op:
 
     @classmethod
     def pipeline_of(cls, op: ScheduledOp) -> PipelineSpec | None:
-        """The pages that this scheduled op asks for; override where they depend on tile sizes, dtypes or config.
+        """The pages that this op asks for; override where they depend on tile sizes, dtypes or config.
 
         A class that overrides it still declares `pipeline`, which says whether there is a ring at all.
         """
@@ -181,11 +179,17 @@ class Op:
 
         Raises `TargetError` if the op does not claim the target.
         """
-        if target.name in cls.targets:
-            return op
+        check_claimed(op, target)
+        return op
+
+
+def check_claimed(op: ScheduledOp, target: Target) -> None:
+    """Raise `TargetError` unless the class of the op claims the target."""
+    targets = op.op.targets
+    if target.name not in targets:
         raise TargetError(
-            what=f"{cls.__name__} does not run on {target.name}",
+            what=f"{op.op.__name__} does not run on {target.name}",
             where=str(op),
-            why=f"it claims {listing(cls.targets)}",
-            fix=f"arch='{cls.targets[0]}'" if cls.targets else "override `lower`",
+            why=f"it claims {listing(targets)}",
+            fix=f"arch='{targets[0]}'" if targets else "override `lower`",
         )

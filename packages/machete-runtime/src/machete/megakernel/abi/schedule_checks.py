@@ -137,9 +137,7 @@ def check_devices(op: OpDeclaration, devices: Mapping[str, torch.device]) -> Non
                 what=f"{op.name}: `{name}` is on {device}",
                 where=f"`{name}` of {op.name}",
                 why="ops run on CUDA tensors, and on CPU tensors by simulation",
-                fix=f"{name}.to('cuda') or {name}.cpu()"
-                if device.type != "meta"
-                else "allocate it: it has no memory",
+                fix=f"{name}.to('cuda') or {name}.cpu()" if device.type != "meta" else "allocate it: it has no memory",
             )
         if device != first:
             raise DeviceError(
@@ -203,9 +201,7 @@ def common_extents(op: OpDeclaration, infos: Mapping[str, TensorInfo]) -> dict[s
     return extents
 
 
-def checked_tile_sizes(
-    op: OpDeclaration, tile_sizes: Mapping[str, Any], extents: Mapping[str, int]
-) -> dict[str, int]:
+def checked_tile_sizes(op: OpDeclaration, tile_sizes: Mapping[str, Any], extents: Mapping[str, int]) -> dict[str, int]:
     """A positive int for each tiled dim, in declared order."""
     where = f"tile sizes of {op.name}"
     for dim in tile_sizes:
@@ -216,9 +212,7 @@ def checked_tile_sizes(
                 f"{'' if is_dim else closest(str(dim), op.tile)}",
                 where=where,
                 why=f"the op tiles {listing(op.tile)}",
-                fix=f"remove it, or add it to {op.name}.tile"
-                if is_dim
-                else f"tiled dims: {listing(op.tile)}",
+                fix=f"remove it, or add it to {op.name}.tile" if is_dim else f"tiled dims: {listing(op.tile)}",
             )
     sizes: dict[str, int] = {}
     for dim in op.tile:
@@ -269,7 +263,7 @@ def checked_config(op: OpDeclaration, config: Mapping[str, Any] | None) -> dict[
             raise ConfigError(
                 what=f"{op.name}: config has the name {name!r}",
                 where=f"config of {op.name}",
-                why="config values are attributes of `self` in device code, and this name is taken or no name",
+                why="config values are attributes of `self` in device code; the name is taken, or none",
                 fix="rename it",
             )
         try:
@@ -309,7 +303,7 @@ def check_overlaps(op: OpDeclaration, infos: Mapping[str, TensorInfo]) -> None:
             continue
         read, written = (second, first) if one.is_written else (first, second)
         raise OverlapError(
-            what=f"{op.name}: input `{read.name}` and output `{written.name}` overlap without being the same view",
+            what=f"{op.name}: input `{read.name}` and output `{written.name}` overlap, but are not one view",
             where=f"scheduling {op.name}",
             why="one tile would overwrite what another tile still has to read; in place means the same view "
             "with the same dims",
@@ -354,7 +348,7 @@ def check_bulk(op: OpDeclaration, infos: Mapping[str, TensorInfo], names: Sequen
         for axis, stride in info.outer_strides:
             if stride % BULK_ALIGNMENT:
                 raise AlignmentError(
-                    what=f"{op.name}: stride {info.strides[axis]} of `{name}` (dim {axis}) is {stride} bytes, "
+                    what=f"{op.name}: stride {info.strides[axis]} of `{name}` (axis {axis}) is {stride} bytes, "
                     f"no multiple of {BULK_ALIGNMENT}",
                     where=where,
                     why=f"TMA and bulk copies start at multiples of {BULK_ALIGNMENT} bytes",

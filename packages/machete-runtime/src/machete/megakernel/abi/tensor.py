@@ -60,9 +60,7 @@ class TensorInfo:
     @classmethod
     def of(cls, name: str, tensor: torch.Tensor) -> TensorInfo:
         """The info of a dense tensor of any shape and strides."""
-        return cls(
-            name, tensor.dtype, tuple(tensor.shape), tuple(tensor.stride()), tensor.data_ptr(), tensor.device
-        )
+        return cls(name, tensor.dtype, tuple(tensor.shape), tuple(tensor.stride()), tensor.data_ptr(), tensor.device)
 
     def __str__(self) -> str:
         return f"{self.name}: {dtype_name(self.dtype)}[{', '.join(map(str, self.shape))}]"
@@ -103,11 +101,7 @@ class TensorInfo:
 
     def same_view(self, other: TensorInfo) -> bool:
         """Whether both are the same elements of the same memory, with the same dtype."""
-        return (
-            self.device == other.device
-            and self.dtype == other.dtype
-            and self.footprint.same_memory(other.footprint)
-        )
+        return self.device == other.device and self.dtype == other.dtype and self.footprint.same_memory(other.footprint)
 
     @property
     def unit_inner(self) -> bool:

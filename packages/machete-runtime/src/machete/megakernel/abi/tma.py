@@ -32,9 +32,7 @@ class TmaBox:
             raise self._error(f"{len(self.box)} dims", f"a TMA descriptor has 1 to {MAX_RANK} dims")
         for extent in self.box:
             if isinstance(extent, bool) or not isinstance(extent, int) or not 1 <= extent <= MAX_BOX:
-                raise self._error(
-                    f"extent {extent!r}", f"each extent of the box is an int from 1 to {MAX_BOX}"
-                )
+                raise self._error(f"extent {extent!r}", f"each extent of the box is an int from 1 to {MAX_BOX}")
         if self.swizzle not in SWIZZLES:
             raise self._error(f"swizzle {self.swizzle!r}", f"the swizzle is one of {SWIZZLES}, in bytes")
 

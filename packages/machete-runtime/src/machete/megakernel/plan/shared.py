@@ -1,0 +1,223 @@
+"""The shared memory of a CTA: page ring, resident pages, instruction slots and barriers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from machete.megakernel.abi.errors import PipelineError, PlanError, listing
+from machete.megakernel.abi.pipeline import MIN_PAGE_BYTES, PipelineSpec
+from machete.megakernel.abi.target import Target
+from machete.megakernel.plan.kinds import Kind
+
+#: Instructions that are decoded ahead of the one that runs.
+INSTRUCTION_SLOTS = 4
+#: Eight int32 for each instruction (plan.program).
+ROW_BYTES = 32
+MBARRIER_BYTES = 8
+#: A counter has a cache line of its own: polling one does not slow down signalling another.
+COUNTER_BYTES = 128
+
+
+@dataclass(frozen=True)
+class SharedLayout:
+    """Sizes and byte offsets; offsets count from the 1024-byte aligned base of dynamic shared memory.
+
+    Attributes:
+        ring_pages: pages of the ring, which all streaming ops share.
+        page_bytes: bytes of a ring page.
+        output_slots: stages that can be on their way from `compute` to `store`.
+        resident_bytes: bytes behind `page_ptr`; ops use them one after another.
+        slots: instruction slots; each holds an instruction row (32 bytes), then the op's record.
+        record_bytes: bytes of the largest record.
+    """
+
+    ring_pages: int
+    page_bytes: int
+    output_slots: int
+    resident_bytes: int
+    record_bytes: int
+    slots: int = INSTRUCTION_SLOTS
+    counter_bytes: int = COUNTER_BYTES
+
+    @classmethod
+    def build(cls, kinds: Sequence[Kind], target: Target) -> SharedLayout:
+        """The layout that serves all kinds; `PipelineError` says what would fit if it does not."""
+        sizes = {k.pipeline.page_bytes: k for k in kinds if k.pipeline and k.pipeline.is_streaming}
+        if len(sizes) > 1:
+            raise PipelineError(
+                what=f"ops with pages of {listing(f'{n} bytes ({kind.name})' for n, kind in sizes.items())}",
+                where="one kernel",
+                why="the pages of all streaming ops of a kernel form one ring",
+                fix=f"page_bytes={max(sizes)} for all of them",
+            )
+        layout = _layout(kinds)
+        if layout.total_bytes > target.shared_bytes:
+            raise _does_not_fit(kinds, target, layout)
+        return layout
+
+    # -- areas, in the order in which they lie in memory --
+
+    @property
+    def ring_offset(self) -> int:
+        """The pages of the ring."""
+        return 0
+
+    @property
+    def resident_offset(self) -> int:
+        """The resident pages."""
+        return self.ring_offset + self.ring_pages * self.page_bytes
+
+    @property
+    def slot_offset(self) -> int:
+        """The instruction slots, `slot_bytes` apart."""
+        return self.resident_offset + self.resident_bytes
+
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes of one instruction slot."""
+        return ROW_BYTES + self.record_bytes
+
+    @property
+    def full_offset(self) -> int:
+        """mbarrier[ring_pages]: the copies into a page have landed."""
+        return self.slot_offset + self.slots * self.slot_bytes
+
+    @property
+    def empty_offset(self) -> int:
+        """mbarrier[ring_pages]: nobody reads a page any more."""
+        return self.full_offset + self.ring_pages * MBARRIER_BYTES
+
+    @property
+    def out_full_offset(self) -> int:
+        """mbarrier[output_slots]: compute has handed over a stage."""
+        return self.empty_offset + self.ring_pages * MBARRIER_BYTES
+
+    @property
+    def out_empty_offset(self) -> int:
+        """mbarrier[output_slots]: the storer has freed it."""
+        return self.out_full_offset + self.output_slots * MBARRIER_BYTES
+
+    @property
+    def slot_full_offset(self) -> int:
+        """mbarrier[slots]: row and record are there."""
+        return self.out_empty_offset + self.output_slots * MBARRIER_BYTES
+
+    @property
+    def slot_clear_offset(self) -> int:
+        """mbarrier[slots]: the dependencies are satisfied."""
+        return self.slot_full_offset + self.slots * MBARRIER_BYTES
+
+    @property
+    def slot_free_offset(self) -> int:
+        """mbarrier[slots]: every role is done with it."""
+        return self.slot_clear_offset + self.slots * MBARRIER_BYTES
+
+    @property
+    def out_page_offset(self) -> int:
+        """int32[output_slots]: first page of the stage that was handed over."""
+        return self.slot_free_offset + self.slots * MBARRIER_BYTES
+
+    @property
+    def total_bytes(self) -> int:
+        """Dynamic shared memory that the kernel asks for."""
+        return -(-(self.out_page_offset + self.output_slots * 4) // 16) * 16
+
+    def check(self, kinds: Sequence[Kind], target: Target) -> None:
+        """Raise `PlanError` unless this layout serves all the kinds on the target."""
+        for kind in kinds:
+            problem = self._problem(kind)
+            if problem:
+                raise PlanError(
+                    what=f"shared memory: {problem}",
+                    where=f"kind {kind.index} ({kind.name}) on {target.name}",
+                    why="a page would be used by two stages, or a stage by nobody",
+                    fix="build the plan again",
+                )
+        if self.total_bytes > target.shared_bytes:
+            raise PlanError(
+                what=f"shared memory: {self.total_bytes} bytes, {target.name} has {target.shared_bytes}",
+                where=target.name,
+                why="a CTA cannot have more",
+                fix="build the plan again",
+            )
+
+    def _problem(self, kind: Kind) -> str:
+        spec = kind.pipeline
+        if kind.record.size > self.record_bytes:
+            return f"a record of {kind.record.size} bytes in slots for {self.record_bytes}"
+        if spec is None:
+            return ""
+        if spec.resident_pages * spec.page_bytes > self.resident_bytes:
+            return f"{spec.resident_pages} resident pages in {self.resident_bytes} bytes"
+        if not spec.is_streaming:
+            return ""
+        if spec.page_bytes != self.page_bytes:
+            return f"pages of {spec.page_bytes} bytes in a ring of {self.page_bytes}"
+        if self.ring_pages % spec.stage_pages:
+            return f"a ring of {self.ring_pages} pages is no multiple of {spec.stage_pages}-page stages"
+        if self.ring_pages < spec.input_stages * spec.stage_pages:
+            return f"{spec.input_stages} stages of {spec.stage_pages} pages in a ring of {self.ring_pages}"
+        if kind.has_store and not 1 <= self.output_slots <= self.ring_pages // spec.stage_pages:
+            return f"{self.output_slots} output slots for {self.ring_pages // spec.stage_pages} stages"
+        return ""
+
+
+def _layout(kinds: Sequence[Kind]) -> SharedLayout:
+    """The smallest layout that serves all the kinds."""
+    specs = [kind.pipeline for kind in kinds if kind.pipeline]
+    streaming = [spec for spec in specs if spec.is_streaming]
+    group = math.lcm(*(spec.stage_pages for spec in streaming))
+    needed = max((spec.input_stages * spec.stage_pages for spec in streaming), default=0)
+    ring_pages = -(-needed // group) * group
+    # The storer frees a stage when all slots are taken: with more slots than stages, the ring would run dry.
+    storing = [spec for spec in streaming if spec.output_stages]
+    stages = min((ring_pages // spec.stage_pages for spec in storing), default=0)
+    resident_bytes = max((spec.resident_pages * spec.page_bytes for spec in specs), default=0)
+    return SharedLayout(
+        ring_pages=ring_pages,
+        page_bytes=max((spec.page_bytes for spec in streaming), default=0),
+        output_slots=min(stages, max((spec.output_stages for spec in storing), default=0)),
+        resident_bytes=resident_bytes,
+        record_bytes=max(kind.record.size for kind in kinds),
+    )
+
+
+def _does_not_fit(kinds: Sequence[Kind], target: Target, layout: SharedLayout) -> PipelineError:
+    largest = max(kinds, key=lambda kind: kind.pipeline.pages * kind.pipeline.page_bytes if kind.pipeline else 0)
+    spec = largest.pipeline
+    pages = f"{spec.pages} pages of {spec.page_bytes} bytes" if spec else "the records of its ops"
+    ring_bytes = layout.ring_pages * layout.page_bytes
+    return PipelineError(
+        what=f"{pages} do not fit {target.name}: {layout.total_bytes} bytes needed, {target.shared_bytes} available",
+        where=f"{largest.name} on {target.name}",
+        why=f"a ring of {layout.ring_pages} pages is {ring_bytes} bytes, resident pages are "
+        f"{layout.resident_bytes}, records and barriers {layout.total_bytes - ring_bytes - layout.resident_bytes}",
+        fix=f"what fits: {' or '.join(_what_fits(kinds, target)) or 'fewer resident pages'}",
+    )
+
+
+def _what_fits(kinds: Sequence[Kind], target: Target) -> Iterator[str]:
+    """Limits on one number of the pipelines with which the kernel fits; the largest for each number."""
+    specs = [kind.pipeline for kind in kinds if kind.pipeline]
+    page_bytes = max(spec.page_bytes for spec in specs)
+    candidates: dict[str, Iterable[int]] = {
+        "input_stages": range(max(spec.input_stages for spec in specs) - 1, 0, -1),
+        "stage_pages": range(max(spec.stage_pages for spec in specs) - 1, 0, -1),
+        "page_bytes": (page_bytes >> shift for shift in range(1, (page_bytes // MIN_PAGE_BYTES).bit_length())),
+    }
+    for field, values in candidates.items():
+        for value in values:
+            limited = [replace(kind, pipeline=_limited(kind.pipeline, field, value)) for kind in kinds]
+            if _layout(limited).total_bytes <= target.shared_bytes:
+                yield f"{field}={value}"
+                break
+
+
+def _limited(spec: PipelineSpec | None, field: str, value: int) -> PipelineSpec | None:
+    if spec is None or getattr(spec, field) <= value:
+        return spec
+    if field == "input_stages":
+        return replace(spec, input_stages=value, output_stages=min(value, spec.output_stages))
+    return replace(spec, **{field: value})
