@@ -22,9 +22,7 @@ REPOSITORY = Path(__file__).parent
 SOURCE_ROOTS = sorted(REPOSITORY.glob("packages/*/src"))
 
 # What `nox -s tests` runs, a session a row: each package that has tests, and what concerns several of them.
-TESTS = {
-    path.parent.name.removeprefix("machete-"): [path] for path in sorted(REPOSITORY.glob("packages/*/tests"))
-}
+TESTS = {path.parent.name.removeprefix("machete-"): [path] for path in sorted(REPOSITORY.glob("packages/*/tests"))}
 TESTS["integration"] = [REPOSITORY / "integration_tests", REPOSITORY / "tools"]
 
 

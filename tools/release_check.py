@@ -110,9 +110,7 @@ def check_changelog(package: Path) -> list[str]:
     written = f" {declared_version(package)} " in changelog.read_text()
     fragments = list((package / "changelog.d").glob("*.*.md"))
     if not written and not fragments:
-        return [
-            f"{package.name}: neither CHANGELOG.md nor changelog.d/ describes {declared_version(package)}"
-        ]
+        return [f"{package.name}: neither CHANGELOG.md nor changelog.d/ describes {declared_version(package)}"]
     return []
 
 
@@ -149,18 +147,14 @@ def found_in(folder: Path) -> dict[str, Built]:
         stem = f"{package.name.replace('-', '_')}-[0-9]*"
         sdists, wheels = list(folder.glob(f"{stem}.tar.gz")), list(folder.glob(f"{stem}.whl"))
         if len(sdists) != 1 or len(wheels) != 1:
-            raise typer.BadParameter(
-                f"{folder} holds {len(sdists)} sdists, {len(wheels)} wheels of {package.name}"
-            )
+            raise typer.BadParameter(f"{folder} holds {len(sdists)} sdists, {len(wheels)} wheels of {package.name}")
         found[package.name] = Built(package, sdists[0], wheels[0])
     return found
 
 
 def main(
     folder: Annotated[Path, typer.Argument(help="Holds an sdist and a wheel of every package.", exists=True)],
-    tag: Annotated[
-        list[str] | None, typer.Option(help="A tag about to be pushed; default: those at HEAD.")
-    ] = None,
+    tag: Annotated[list[str] | None, typer.Option(help="A tag about to be pushed; default: those at HEAD.")] = None,
 ) -> None:
     """Check every distribution in FOLDER; exit with 1 where something does not hold."""
     local = found_in(folder.resolve())

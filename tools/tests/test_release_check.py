@@ -128,9 +128,7 @@ def test_a_release_that_no_fragment_and_no_section_describes(make: Make) -> None
 )
 def test_a_tag_names_a_distribution_and_its_version(make: Make, tag: str, problem: str | None) -> None:
     toy = make()
-    (toy.package / "CHANGELOG.md").write_text(
-        "## machete-toy 0.1.0 (2026-12-01)\n## machete-toy 0.2.0 (later)\n"
-    )
+    (toy.package / "CHANGELOG.md").write_text("## machete-toy 0.1.0 (2026-12-01)\n## machete-toy 0.2.0 (later)\n")
     found = release_check.check_tag(tag, [toy.package])
     if problem is None:
         assert found == []
