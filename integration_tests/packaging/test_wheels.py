@@ -76,6 +76,7 @@ def test_the_meta_package_brings_everything(clean: Clean, wheels: Wheels) -> Non
     import_all(environment, wheels, *WITH_MODULES)
     program = "import importlib.metadata as m; print(*(p.load().__name__ for p in m.entry_points(group=%r)))"
     assert "GemmOp" in environment.run("-c", program % "machete.ops.v1").split()
+    assert environment.run("-c", program % "machete.simulators").split()
 
 
 @pytest.mark.parametrize("editable", WITH_MODULES)

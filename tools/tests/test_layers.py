@@ -71,6 +71,7 @@ def test_the_contracts_hold_where_nothing_is_imported(roots: dict[str, Path]) ->
             "the runtime finds simulator and ops",
         ),
         ("ops", "kernels/gemm/op.py", "import machete.sim", "ops know nothing of the simulator"),
+        ("ops", "kernels/gemm/op.py", "from machete.megakernel.plan import queue", "ops use the public modules"),
         ("runtime", "megakernel/abi/op.py", "from ..plan import queue", "inside the runtime"),
         (
             "runtime",
