@@ -1,0 +1,42 @@
+"""Machete's runtime: small composable ops as one persistent GPU kernel."""
+
+from typing import TYPE_CHECKING
+
+from .abi.errors import MacheteError
+from .abi.version import ABI
+from .lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from .abi.op import Op
+    from .abi.pipeline import PipelineSpec
+    from .abi.scheduled import ScheduledOp
+    from .abi.target import Target
+    from .abi.tma import TmaBox
+    from .launch.megakernel import Megakernel, RunReport
+    from .plan.plan import Plan
+else:
+    __getattr__, __dir__ = lazy_exports(
+        __name__,
+        {
+            ".abi.op": ["Op"],
+            ".abi.pipeline": ["PipelineSpec"],
+            ".abi.scheduled": ["ScheduledOp"],
+            ".abi.target": ["Target"],
+            ".abi.tma": ["TmaBox"],
+            ".launch.megakernel": ["Megakernel", "RunReport"],
+            ".plan.plan": ["Plan"],
+        },
+    )
+
+__all__ = [
+    "ABI",
+    "MacheteError",
+    "Megakernel",
+    "Op",
+    "PipelineSpec",
+    "Plan",
+    "RunReport",
+    "ScheduledOp",
+    "Target",
+    "TmaBox",
+]
