@@ -59,12 +59,13 @@ def split_arguments(
             why=f"it reads {listing(op.reads)} and writes {listing(op.writes)}",
             fix=f"pass {listing(f'{name}=…' for name in missing)}",
         )
-    scalars = {name: _scalar(op, name, dtype, arguments) for name, dtype in op.scalars.items()}
-    tensors = {name: _tensor(op, name, arguments[name]) for name in op.tensors}
+    scalars = {name: checked_scalar(op, name, dtype, arguments) for name, dtype in op.scalars.items()}
+    tensors = {name: checked_tensor(op, name, arguments[name]) for name in op.tensors}
     return tensors, scalars
 
 
-def _scalar(op: OpDeclaration, name: str, dtype: torch.dtype, arguments: Mapping[str, Any]) -> int | float:
+def checked_scalar(op: OpDeclaration, name: str, dtype: torch.dtype, arguments: Mapping[str, Any]) -> int | float:
+    """The value of a scalar, if it fits its dtype."""
     where, wanted = f"scalar `{name}` of {op.name}", dtype_name(dtype)
     if name not in arguments:
         raise ScalarError(
@@ -96,7 +97,8 @@ def _scalar(op: OpDeclaration, name: str, dtype: torch.dtype, arguments: Mapping
     )
 
 
-def _tensor(op: OpDeclaration, name: str, value: object) -> torch.Tensor:
+def checked_tensor(op: OpDeclaration, name: str, value: object) -> torch.Tensor:
+    """The value, if it is a dense tensor that an op may read, or write where it is an output."""
     where = f"`{name}` of {op.name}"
     if not isinstance(value, torch.Tensor):
         raise TensorTypeError(

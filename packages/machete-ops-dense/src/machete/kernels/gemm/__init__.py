@@ -1,0 +1,5 @@
+"""Matrix products: `GemmOp.schedule(a=x, b=w, c=y)` computes `c = a @ b.T`."""
+
+from .op import GemmOp
+
+__all__ = ["GemmOp"]

@@ -1,0 +1,19 @@
+"""The load phase that all GEMM implementations share: one K step of both operands per ring stage."""
+
+import cutlass
+import cutlass.cute as cute
+
+from .op import PAGE_BYTES, TILE_K
+
+
+class OperandLoader:
+    """Mixin with `load`. Outside the tensors TMA fills with zeros, which add nothing to a product."""
+
+    @cute.jit
+    def load(self, ring, tile_B, tile_M, tile_N, tma_a, tma_b):
+        for step in cutlass.range((self.K + TILE_K - 1) // TILE_K, unroll=1):
+            stage = ring.acquire()
+            k = step * TILE_K
+            ring.load_tile(stage, tma_a, (tile_B, tile_M * self.tile_size_M, k))
+            ring.load_tile(stage, tma_b, (tile_B, tile_N * self.tile_size_N, k), offset=PAGE_BYTES)
+            ring.commit(stage)

@@ -1,0 +1,118 @@
+"""The public GEMM op: shapes, checks, tile choice, and which implementation a target gets."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+
+from machete.megakernel import Op, PipelineSpec, ScheduledOp, Target, TmaBox
+from machete.megakernel.errors import DtypeError, ExtentError, ScheduleError, TileSizeError
+
+PAGE_BYTES = 16 * 1024
+TILE_M = 128
+TILE_K = 64  # 128 bytes of a 16-bit type: one swizzle atom, and one page holds 128 rows of it
+_OPERAND_DTYPES = (torch.bfloat16, torch.float16)
+_RESULT_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+
+
+class GemmOp(Op):
+    """c = a @ b.T with float32 accumulation, b laid out like `nn.Linear.weight`.
+
+    Shapes: a (M, K), b (N, K), c (M, N), or all three with a leading batch dim B. a and b are bfloat16 or float16 (both
+    the same), c is bfloat16, float16 or float32. Any M, N, K >= 1 whose row strides TMA can step over: the last dim
+    of a and b is contiguous, rows start on 16-byte boundaries (K a multiple of 8 for a packed operand).
+
+    Targets: sm_90a with wgmma, sm_100a and sm_120a with mma.sync.
+    """
+
+    reads = {"a": (None, ("B", "M", "K")), "b": (None, ("B", "N", "K"))}
+    writes = {"c": (None, ("B", "M", "N"))}
+    tile = ("B", "M", "N")
+
+    @classmethod
+    def schedule(
+        cls, *, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, tile_n: int | None = None
+    ) -> list[ScheduledOp]:
+        """Schedule one product.
+
+        Args:
+            a: (M, K) or (B, M, K). b: (N, K) or (B, N, K). c: (M, N) or (B, M, N), overwritten.
+            tile_n: columns of c per tile, 64, 128 or 256; chosen from the shape when left out.
+        """
+        ranks = {name: getattr(x, "ndim", None) for name, x in (("a", a), ("b", b), ("c", c))}
+        if set(ranks.values()) == {2}:
+            a, b, c = a.unsqueeze(0), b.unsqueeze(0), c.unsqueeze(0)
+        elif set(ranks.values()) != {3}:
+            raise ScheduleError(
+                what="a, b and c must all have rank 2, or all have rank 3",
+                where="GemmOp.schedule",
+                why=f"their ranks are {ranks}",
+                fix="use (M, K), (N, K), (M, N), or put a batch dim in front of all three",
+            )
+        if tile_n is None:
+            tile_n = _choose_tile_n(c)
+        return [cls._schedule_single(tile_sizes={"B": 1, "M": TILE_M, "N": tile_n}, a=a, b=b, c=c)]
+
+    @classmethod
+    def check(cls, op: ScheduledOp) -> None:
+        dtypes = {name: info.dtype for name, info in op.infos.items()}
+        if dtypes["a"] not in _OPERAND_DTYPES or dtypes["a"] != dtypes["b"] or dtypes["c"] not in _RESULT_DTYPES:
+            raise DtypeError(
+                what=f"a is {dtypes['a']}, b is {dtypes['b']}, c is {dtypes['c']}",
+                where="GemmOp",
+                why="the tensor cores multiply two operands of one 16-bit type here",
+                fix="make a and b both bfloat16 or both float16, and c bfloat16, float16 or float32",
+            )
+        if op.tile_sizes["N"] not in (64, 128, 256):
+            raise TileSizeError(
+                what=f"tile_n is {op.tile_sizes['N']}",
+                where="GemmOp.schedule",
+                why="a tile is a whole number of tensor-core instructions and of shared-memory pages",
+                fix="use 64, 128 or 256, or leave tile_n out",
+            )
+        if op.extents["K"] == 0:
+            raise ExtentError(
+                what="K is 0",
+                where="GemmOp",
+                why="a TMA descriptor cannot describe a tensor with no elements",
+                fix="fill c with zeros instead",
+            )
+
+    @classmethod
+    def descriptors(cls, op: ScheduledOp) -> Mapping[str, TmaBox]:
+        return {
+            "a": TmaBox((1, op.tile_sizes["M"], TILE_K), swizzle=128),
+            "b": TmaBox((1, op.tile_sizes["N"], TILE_K), swizzle=128),
+        }
+
+    @classmethod
+    def lower(cls, target: Target, op: ScheduledOp) -> ScheduledOp:
+        from .mma_sync import MmaSyncGemm
+        from .wgmma import WgmmaGemm
+
+        op = super().lower(target, op)
+        if target.name == "sm_90a":
+            return replace(op, op=WgmmaGemm)
+        # Two warps side by side cover 128 columns at most with the accumulators in registers.
+        tile_sizes = {**op.tile_sizes, "N": min(op.tile_sizes["N"], 128)}
+        op = replace(op, op=MmaSyncGemm, tile_sizes=tile_sizes)
+        return replace(op, boxes=cls.descriptors(op))
+
+
+def operand_pages(tile_n: int) -> int:
+    """Pages of one pipeline stage: 128 rows of a, then `tile_n` rows of b, TILE_K columns of each."""
+    return 1 + -(-tile_n // 128)
+
+
+def gemm_pipeline(tile_n: int, stages: int) -> PipelineSpec:
+    """The ring of a GEMM: `stages` stages of one K step each."""
+    return PipelineSpec.streaming(input_stages=stages, stage_pages=operand_pages(tile_n), page_bytes=PAGE_BYTES)
+
+
+def _choose_tile_n(c: torch.Tensor) -> int:
+    """The widest tile that still gives every SM of a large card work."""
+    batch, m, n = c.shape
+    for tile_n in (256, 128):
+        if batch * -(-m // TILE_M) * -(-n // tile_n) >= 128:
+            return tile_n
+    return 64

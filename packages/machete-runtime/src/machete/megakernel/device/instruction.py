@@ -1,0 +1,121 @@
+"""Instructions in shared memory, and an op as its phases see it.
+
+The controller copies each instruction row, and the record of the op it names, into a slot of shared memory. A role
+reads the row, and `bind` builds what the op's method asks for by name: tensors from addresses and strides in the
+record, extents, tile indices, scalars, descriptors. Extents, strides and addresses are data; only what is in the
+op's kind is a Python constant in the traced code.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import cutlass.cute as cute
+from cutlass import Int32, Int64
+
+from machete.megakernel.plan.kinds import Kind
+
+from . import ptx
+from .dtypes import element_type
+from .ring import TmaHandle
+
+ROW_BYTES = 32  # eight int32: kind, op, first tile, tiles, step, first wait, waits, signal counter
+
+
+@dataclass(frozen=True, eq=False)
+class Instruction:
+    """One row: a range of `count` tiles of op `op`, from `first`, `step` apart. All fields Int32."""
+
+    kind: Any
+    op: Any
+    first: Any
+    count: Any
+    step: Any
+    wait_begin: Any
+    waits: Any  # number of waits in the low 16 bits; bit 16: the load phase needs them too
+    signal: Any  # counter that finished ranges add to, or -1
+
+    @staticmethod
+    def read(slot) -> "Instruction":
+        """Read a row from its slot (Int32 shared address)."""
+        words = []
+        for half in range(2):
+            source = cute.make_tensor(ptx.shared_pointer(Int32, slot + half * 16, 16), cute.make_layout(4))
+            fragment = cute.make_rmem_tensor((4,), Int32)
+            cute.autovec_copy(source, fragment)
+            words += [fragment[i] for i in range(4)]
+        return Instruction(*words)
+
+
+class BoundOp:
+    """Reads an op's record; one per kind and role in the traced code."""
+
+    def __init__(self, kind: Kind, slot, compute_threads: int) -> None:
+        self._kind = kind
+        self._record = slot + ROW_BYTES
+        self._compute_threads = compute_threads
+
+    def field(self, dtype, name: str):
+        """The value of a record field."""
+        return ptx.shared_word(dtype, self._record + self._kind.record.offset(name))
+
+    def tensor(self, name: str):
+        """The global tensor `name` with runtime extents and strides."""
+        kind = self._kind
+        info = kind.tensors[name]
+        dtype = element_type(info.dtype)
+        pointer = ptx.global_pointer(dtype, self.field(Int64, f"ptr_{name}"), max(info.alignment, dtype.width // 8))
+        shape = tuple(self.field(Int32, f"extent_{dim}") for dim in info.dims)
+        last = len(info.dims) - 1
+        strides = tuple(
+            1 if i == last and info.unit_inner else self.field(Int64, f"stride_{name}_{i}")
+            for i in range(len(info.dims))
+        )
+        return cute.make_tensor(pointer, cute.make_layout(shape, stride=strides))
+
+    def instance(self):
+        """The `self` of the op's methods: configuration as constants, extents as runtime values."""
+        kind = self._kind
+        op = object.__new__(kind.op)
+        op.threads_per_row = self._compute_threads
+        op.config = dict(kind.config)
+        for name, value in kind.config.items():
+            setattr(op, name, value)
+        for dim in kind.extent_dims:
+            setattr(op, dim, self.field(Int32, f"extent_{dim}"))
+        for dim, size in kind.tile_sizes.items():
+            setattr(op, f"tile_size_{dim}", size)
+        for name, info in kind.tensors.items():
+            setattr(op, f"{name}_dtype", element_type(info.dtype))
+        return op
+
+    def tile_indices(self, tile) -> dict[str, Any]:
+        """Linear tile number to one index per tiled dim; the last dim in `tile` varies fastest."""
+        dims = self._kind.declaration.tile
+        indices: dict[str, Any] = {}
+        rest = tile
+        for dim in reversed(dims[1:]):
+            tiles = self.field(Int32, f"tiles_{dim}")
+            indices[f"tile_{dim}"] = rest % tiles
+            rest = rest // tiles
+        if dims:
+            indices[f"tile_{dims[0]}"] = rest
+        return indices
+
+    def arguments(self, phase: str, tile, *, ring=None, page_ptr=None) -> dict[str, Any]:
+        """What the method of `phase` asks for by name."""
+        kind = self._kind
+        available: dict[str, Any] = {"ring": ring, "page_ptr": page_ptr, **self.tile_indices(tile)}
+        arguments: dict[str, Any] = {}
+        for name in kind.declaration.phases[phase]:
+            if name in available:
+                arguments[name] = available[name]
+            elif name in kind.tensors:
+                arguments[name] = self.tensor(name)
+            elif name in kind.scalars:
+                arguments[name] = self.field(element_type(kind.scalars[name]), f"scalar_{name}")
+            else:
+                tensor = name.removeprefix("tma_")
+                box = kind.descriptors[tensor]
+                itemsize = kind.tensors[tensor].dtype.itemsize
+                arguments[name] = TmaHandle(self.field(Int64, name), tuple(box.box), itemsize)
+        return arguments

@@ -1,0 +1,349 @@
+"""The persistent kernel: one CTA per SM, every warp in one role, one stream of instructions.
+
+Warps 0..7 compute (threads 0..255, two warpgroups). Warp 8, the controller, copies instruction rows and op records from
+global memory into slots in shared memory, ahead of everybody else. Warp 9, the loader, keeps copies in flight; it waits
+for dependencies only where its own operands have a producer, so weights stream in across op boundaries. Warp 10, the
+storer, drains results. Warp 11, the watcher, polls the counters of an instruction's dependencies and clears the slot:
+polling latency overlaps with the compute of the instruction before.
+
+Slot barriers: `slot_full` (row and record are there), `slot_clear` (dependencies are satisfied), `slot_free` (every
+role is done with the slot). The kernel's parameters are addresses of tables in global memory (`plan.program`).
+"""
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32, Int64, const_expr
+
+from machete.megakernel.plan.kinds import Kind
+from machete.megakernel.plan.shared import SharedLayout
+
+from . import ptx
+from .instruction import ROW_BYTES, BoundOp, Instruction
+from .ring import ComputeRing, LoadRing, StoreRing
+
+COMPUTE_WARPS = 8
+COMPUTE_THREADS = 32 * COMPUTE_WARPS
+CONTROLLER, LOADER, STORER, WATCHER = (COMPUTE_WARPS + i for i in range(4))
+THREADS = COMPUTE_THREADS + 128
+COMPUTE_BARRIER = 1  # named barrier of the compute threads; 0 is the whole CTA, ops may use 2..15
+
+# Registers per thread after the roles split: 2 warpgroups x 232 + 1 x 40 fit 64K / 128 = 512 per thread triple.
+COMPUTE_REGISTERS = 232
+OTHER_REGISTERS = 40
+
+
+def sync_compute_threads() -> None:
+    """Barrier among the compute threads of the CTA; for use in `compute`, by all of them."""
+    cute.arch.barrier(barrier_id=COMPUTE_BARRIER, number_of_threads=COMPUTE_THREADS)
+
+
+def _call(method, arguments):
+    return method(**arguments)
+
+
+class PersistentKernel:
+    """Traceable kernel for a set of kinds and a shared-memory layout; everything else is data."""
+
+    def __init__(self, kinds: tuple[Kind, ...], layout: SharedLayout, num_sms: int) -> None:
+        self.kinds, self.layout, self.num_sms = kinds, layout, num_sms
+        self.loads = any("load" in kind.declaration.phases for kind in kinds)
+        self.stores = any("store" in kind.declaration.phases for kind in kinds)
+        self.computes = any("compute" in kind.declaration.phases for kind in kinds)
+        self.mixed_stages = len({kind.stage_pages for kind in kinds if kind.stage_pages}) > 1
+
+    # ------------------------------------------------------------------ small pieces every role uses
+
+    def _at(self, base, offset: int, index):
+        return base + (index * 8 + offset)
+
+    def _slot(self, base, index):
+        return base + (index * self.layout.slot_bytes + self.layout.slot_offset)
+
+    def _next_slot(self, position):
+        """position = [slot, parity] register array."""
+        self._advance_slot(position)
+
+    @cute.jit
+    def _advance_slot(self, position):
+        slot = position[0] + 1
+        if slot == self.layout.slots:
+            slot = Int32(0)
+            position[1] = position[1] ^ 1
+        position[0] = slot
+
+    @cute.jit
+    def _retire(self, base, slot):
+        """This warp is done with the slot."""
+        cute.arch.sync_warp()
+        if ptx.lane_index() == 0:
+            ptx.mbarrier_arrive(self._at(base, self.layout.slot_free_offset, slot))
+
+    @property
+    def _slot_users(self) -> int:
+        return COMPUTE_WARPS + 1 + int(self.loads) + int(self.stores)
+
+    # ------------------------------------------------------------------ roles
+
+    @cute.jit
+    def _controller(self, base, begin, end, rows, records):
+        position = ptx.registers(Int32, 0, 0)
+        lane = ptx.lane_index()
+        for index in cutlass.range(begin, end, unroll=1):
+            slot = position[0]
+            ptx.mbarrier_wait(self._at(base, self.layout.slot_free_offset, slot), position[1] ^ 1)
+            row = rows + Int64(index) * ROW_BYTES
+            target = self._slot(base, slot)
+            if lane < 8:
+                ptx.store_shared_word(Int32, target + lane * 4, ptx.global_word(Int32, row + Int64(lane * 4)))
+            op = ptx.global_word(Int32, row + Int64(4))
+            record = records + Int64(op) * self.layout.record_bytes
+            for word in cutlass.range_constexpr(0, self.layout.record_bytes // 4, 32):
+                if lane + word < self.layout.record_bytes // 4:
+                    offset = (lane + word) * 4
+                    value = ptx.global_word(Int32, record + Int64(offset))
+                    ptx.store_shared_word(Int32, target + (offset + ROW_BYTES), value)
+            cute.arch.sync_warp()
+            if lane == 0:
+                ptx.mbarrier_arrive(self._at(base, self.layout.slot_full_offset, slot))
+            self._next_slot(position)
+        # All roles of this CTA are done when every slot has been retired once more.
+        for _ in cutlass.range(cutlass.min(end - begin, self.layout.slots), unroll=1):
+            self._step_back_wait(base, position)
+
+    @cute.jit
+    def _step_back_wait(self, base, position):
+        slot = position[0] - 1
+        parity = position[1]
+        if slot < 0:
+            slot = Int32(self.layout.slots - 1)
+            parity = parity ^ 1
+        ptx.mbarrier_wait(self._at(base, self.layout.slot_free_offset, slot), parity)
+        position[0] = slot
+        position[1] = parity
+
+    @cute.jit
+    def _watcher(self, base, begin, end, waits, counters):
+        position = ptx.registers(Int32, 0, 0)
+        lane = ptx.lane_index()
+        for _ in cutlass.range(begin, end, unroll=1):
+            slot = position[0]
+            ptx.mbarrier_wait(self._at(base, self.layout.slot_full_offset, slot), position[1])
+            instruction = Instruction.read(self._slot(base, slot))
+            for index in cutlass.range(lane, instruction.waits & 0xFFFF, 32, unroll=1):
+                wait = waits + Int64(instruction.wait_begin + index) * 8
+                counter = ptx.global_word(Int32, wait)
+                ptx.counter_wait(
+                    counters + Int64(counter) * self.layout.counter_bytes,
+                    ptx.global_word(Int32, wait + Int64(4)),
+                )
+            cute.arch.sync_warp()
+            if lane == 0:
+                ptx.mbarrier_arrive(self._at(base, self.layout.slot_clear_offset, slot))
+            self._retire(base, slot)
+            self._next_slot(position)
+
+    @cute.jit
+    def _loader(self, base, begin, end):
+        position = ptx.registers(Int32, 0, 0)
+        pages = ptx.registers(Int32, 0, 1)  # a fresh `empty` barrier has parity 1 behind it: the first trip is free
+        for _ in cutlass.range(begin, end, unroll=1):
+            slot = position[0]
+            ptx.mbarrier_wait(self._at(base, self.layout.slot_full_offset, slot), position[1])
+            instruction = Instruction.read(self._slot(base, slot))
+            if (instruction.waits >> 16) != 0:
+                ptx.mbarrier_wait(self._at(base, self.layout.slot_clear_offset, slot), position[1])
+                ptx.fence_async()  # what the producers wrote through the generic proxy is read by copies
+            for k in cutlass.range_constexpr(len(self.kinds)):
+                if const_expr("load" in self.kinds[k].declaration.phases):
+                    if instruction.kind == k:
+                        self._load_range(k, base, slot, instruction, pages)
+            self._retire(base, slot)
+            self._next_slot(position)
+
+    @cute.jit
+    def _load_range(self, k: cutlass.Constexpr, base, slot, instruction, pages):
+        kind = self.kinds[k]
+        bound = BoundOp(kind, self._slot(base, slot), COMPUTE_THREADS)
+        ring = LoadRing(self.layout, base, pages, kind.stage_pages)
+        if const_expr(self.mixed_stages):
+            ring.align()
+        for index in cutlass.range(instruction.count, unroll=1):
+            tile = instruction.first + index * instruction.step
+            self._run_phase(k, "load", bound, instruction, tile, ring, None)
+
+    @cute.jit
+    def _run_phase(self, k: cutlass.Constexpr, phase: cutlass.Constexpr, bound, instruction, tile, ring, page_ptr):
+        name = self.kinds[k].op.__name__
+        ptx.mark(f"{phase} of op {{0}} ({name}) tile {{1}}", instruction.op, tile)
+        method = getattr(bound.instance(), phase)
+        _call(method, bound.arguments(phase, tile, ring=ring, page_ptr=page_ptr))
+
+    @cute.jit
+    def _compute(self, base, begin, end, counters):
+        position = ptx.registers(Int32, 0, 0)
+        pages = ptx.registers(Int32, 0, 0)
+        outputs = ptx.registers(Int32, 0, 0)
+        for _ in cutlass.range(begin, end, unroll=1):
+            slot = position[0]
+            ptx.mbarrier_wait(self._at(base, self.layout.slot_clear_offset, slot), position[1])
+            instruction = Instruction.read(self._slot(base, slot))
+            for k in cutlass.range_constexpr(len(self.kinds)):
+                if const_expr("compute" in self.kinds[k].declaration.phases):
+                    if instruction.kind == k:
+                        self._compute_range(k, base, slot, instruction, pages, outputs)
+            if instruction.signal >= 0:
+                ptx.fence_async()  # consumers may read these results through copies
+                sync_compute_threads()
+                if cute.arch.thread_idx()[0] == 0:
+                    ptx.counter_signal(counters + Int64(instruction.signal) * self.layout.counter_bytes)
+            self._retire(base, slot)
+            self._next_slot(position)
+
+    @cute.jit
+    def _compute_range(self, k: cutlass.Constexpr, base, slot, instruction, pages, outputs):
+        kind = self.kinds[k]
+        bound = BoundOp(kind, self._slot(base, slot), COMPUTE_THREADS)
+        ring = None
+        if const_expr(kind.stage_pages > 0):
+            ring = ComputeRing(self.layout, base, pages, kind.stage_pages, outputs)
+            if const_expr(self.mixed_stages):
+                ring.align()
+        # An op that declares no pages gets an address outside shared memory: using it is an error, not an overlap.
+        address = base + self.layout.resident_offset if const_expr(kind.resident_pages > 0) else Int32(1 << 24)
+        page_ptr = ptx.shared_pointer(cutlass.Uint8, address, 1024)
+        shares_page = "page_ptr" in kind.declaration.phases["compute"] and kind.resident_pages > 0
+        for index in cutlass.range(instruction.count, unroll=1):
+            if const_expr(shares_page):
+                sync_compute_threads()  # the tile before may still be reading the page
+            tile = instruction.first + index * instruction.step
+            self._run_phase(k, "compute", bound, instruction, tile, ring, page_ptr)
+
+    @cute.jit
+    def _storer(self, base, begin, end, counters):
+        position = ptx.registers(Int32, 0, 0)
+        state = ptx.registers(Int32, 0, 0, 0, 0)
+        for _ in cutlass.range(begin, end, unroll=1):
+            slot = position[0]
+            ptx.mbarrier_wait(self._at(base, self.layout.slot_full_offset, slot), position[1])
+            instruction = Instruction.read(self._slot(base, slot))
+            for k in cutlass.range_constexpr(len(self.kinds)):
+                if const_expr("store" in self.kinds[k].declaration.phases):
+                    if instruction.kind == k:
+                        self._store_range(k, base, slot, instruction, state, counters)
+            self._retire(base, slot)
+            self._next_slot(position)
+
+    @cute.jit
+    def _store_range(self, k: cutlass.Constexpr, base, slot, instruction, state, counters):
+        kind = self.kinds[k]
+        bound = BoundOp(kind, self._slot(base, slot), COMPUTE_THREADS)
+        ring = StoreRing(self.layout, base, state, kind.stage_pages, COMPUTE_WARPS)
+        for index in cutlass.range(instruction.count, unroll=1):
+            tile = instruction.first + index * instruction.step
+            self._run_phase(k, "store", bound, instruction, tile, ring, None)
+        ring.drain()
+        if instruction.signal >= 0:
+            ptx.fence_async()
+            cute.arch.sync_warp()
+            if ptx.lane_index() == 0:
+                ptx.counter_signal(counters + Int64(instruction.signal) * self.layout.counter_bytes)
+
+    # ------------------------------------------------------------------ the kernel
+
+    @cute.jit
+    def _init_barriers(self, base):
+        layout = self.layout
+        for page in cutlass.range_constexpr(layout.ring_pages):
+            ptx.mbarrier_init(self._at(base, layout.full_offset, page), 1)
+            ptx.mbarrier_init(self._at(base, layout.empty_offset, page), COMPUTE_WARPS)
+        for slot in cutlass.range_constexpr(layout.output_slots):
+            ptx.mbarrier_init(self._at(base, layout.out_full_offset, slot), COMPUTE_WARPS)
+            ptx.mbarrier_init(self._at(base, layout.out_empty_offset, slot), 1)
+        for slot in cutlass.range_constexpr(layout.slots):
+            ptx.mbarrier_init(self._at(base, layout.slot_full_offset, slot), 1)
+            ptx.mbarrier_init(self._at(base, layout.slot_clear_offset, slot), 1)
+            ptx.mbarrier_init(self._at(base, layout.slot_free_offset, slot), self._slot_users)
+        ptx.mbarrier_init_fence()
+
+    @cute.jit
+    def _finish(self, counters, num_counters):
+        """The last CTA to finish sets every counter back to zero, so that the kernel can run again as it is."""
+        lane = ptx.lane_index()
+        last = Int32(0)
+        if lane == 0:
+            before = ptx.counter_fetch_add(counters)
+            if Int32(before) == self.num_sms - 1:
+                last = Int32(1)
+        last = cute.arch.shuffle_sync(last, 0)
+        if last == 1:
+            for index in cutlass.range(lane, num_counters, 32, unroll=1):
+                address = counters + Int64(index) * self.layout.counter_bytes
+                cute.make_tensor(ptx.global_pointer(Int32, address, 4), cute.make_layout(1))[0] = Int32(0)
+
+    @cute.kernel
+    def kernel(
+        self,
+        queue_begin: Int64,
+        rows: Int64,
+        waits: Int64,
+        records: Int64,
+        descriptors: Int64,
+        num_descriptors: Int32,
+        counters: Int64,
+        num_counters: Int32,
+    ):
+        thread = cute.arch.thread_idx()[0]
+        warp = cute.arch.make_warp_uniform(thread // 32)
+        cta = cute.arch.block_idx()[0]
+        base = Int32(cute.arch.get_dyn_smem(cutlass.Uint8, alignment=1024).toint())
+        if thread == 0:
+            self._init_barriers(base)
+        cute.arch.sync_threads()
+        begin = ptx.global_word(Int32, queue_begin + Int64(cta) * 4)
+        end = ptx.global_word(Int32, queue_begin + Int64(cta + 1) * 4)
+        # The first counter is the number of CTAs that have finished; dependencies count from the second on.
+        dependency_counters = counters + Int64(self.layout.counter_bytes)
+        if warp >= COMPUTE_WARPS:
+            cute.arch.setmaxregister_decrease(OTHER_REGISTERS)
+            if warp == CONTROLLER:
+                self._controller(base, begin, end, rows, records)
+                self._finish(counters, num_counters + 1)
+            if warp == WATCHER:
+                self._watcher(base, begin, end, waits, dependency_counters)
+            if const_expr(self.loads):
+                if warp == LOADER:
+                    for index in cutlass.range(ptx.lane_index(), num_descriptors, 32, unroll=1):
+                        ptx.fence_descriptor(descriptors + Int64(index) * 128)
+                    cute.arch.sync_warp()
+                    self._loader(base, begin, end)
+            if const_expr(self.stores):
+                if warp == STORER:
+                    for index in cutlass.range(ptx.lane_index(), num_descriptors, 32, unroll=1):
+                        ptx.fence_descriptor(descriptors + Int64(index) * 128)
+                    cute.arch.sync_warp()
+                    self._storer(base, begin, end, dependency_counters)
+        else:
+            cute.arch.setmaxregister_increase(COMPUTE_REGISTERS)
+            self._compute(base, begin, end, dependency_counters)
+
+    @cute.jit
+    def launch(
+        self,
+        queue_begin: Int64,
+        rows: Int64,
+        waits: Int64,
+        records: Int64,
+        descriptors: Int64,
+        num_descriptors: Int32,
+        counters: Int64,
+        num_counters: Int32,
+        stream,
+    ):
+        """The host side that `cute.compile` wants; machete launches the compiled kernel itself."""
+        self.kernel(queue_begin, rows, waits, records, descriptors, num_descriptors, counters, num_counters).launch(
+            grid=[self.num_sms, 1, 1],
+            block=[THREADS, 1, 1],
+            smem=self.layout.total_bytes,
+            min_blocks_per_mp=1,
+            stream=stream,
+        )

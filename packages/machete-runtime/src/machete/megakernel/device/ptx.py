@@ -1,0 +1,217 @@
+"""The PTX that the device loop needs, one short function per instruction.
+
+Shared-memory addresses are Int32 (the shared window), global addresses Int64. Every function is called inside traced
+code; none has control flow of its own except the bounded waits, whose loops are PTX so that a wait is one opaque
+statement to the compiler. Section names are those of the PTX ISA manual.
+"""
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32, Uint32
+
+_ptx = cute.arch.inline_ptx
+
+# A wait that was retried this often has lost its signal. `try_wait` suspends the warp for a while each time, so this is
+# seconds, far beyond any legitimate wait; the trap turns a hang into a launch error.
+BARRIER_TRIES = 2_000_000
+COUNTER_TRIES = 20_000_000
+
+
+def mbarrier_init(barrier, count) -> None:
+    """mbarrier.init: `count` arrivals complete a phase."""
+    _ptx("mbarrier.init.shared::cta.b64 [{$r0}], {$r1};", read_only_args=[barrier, Int32(count)])
+
+
+def mbarrier_init_fence() -> None:
+    """fence.mbarrier_init: initialised barriers become visible to the asynchronous proxy."""
+    _ptx("fence.mbarrier_init.release.cluster;")
+
+
+def mbarrier_arrive(barrier) -> None:
+    """mbarrier.arrive with one arrival, release at CTA scope."""
+    _ptx("mbarrier.arrive.shared::cta.b64 _, [{$r0}];", read_only_args=[barrier])
+
+
+def mbarrier_arrive_many(barrier, count: int) -> None:
+    """mbarrier.arrive that stands for `count` arrivals."""
+    _ptx("mbarrier.arrive.shared::cta.b64 _, [{$r0}], {$r1};", read_only_args=[barrier, Int32(count)])
+
+
+def mbarrier_expect(barrier, nbytes) -> None:
+    """mbarrier.expect_tx: the current phase also waits for `nbytes` of asynchronous copies."""
+    _ptx("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [{$r0}], {$r1};", read_only_args=[barrier, nbytes])
+
+
+def mbarrier_wait(barrier, parity) -> None:
+    """Wait until the phase of parity `parity` is complete (mbarrier.try_wait.parity, acquire at CTA scope)."""
+    _ptx(
+        """{
+.reg .pred done;
+.reg .u32 tries;
+mov.u32 tries, 0;
+LAB_RETRY:
+mbarrier.try_wait.parity.shared::cta.b64 done, [{$r0}], {$r1};
+@done bra LAB_DONE;
+add.u32 tries, tries, 1;
+setp.gt.u32 done, tries, %d;
+@done trap;
+bra LAB_RETRY;
+LAB_DONE:
+}"""
+        % BARRIER_TRIES,
+        read_only_args=[barrier, parity],
+    )
+
+
+def counter_wait(address, threshold) -> None:
+    """Poll a global counter (ld.acquire.gpu) until it reaches `threshold`."""
+    _ptx(
+        """{
+.reg .pred done;
+.reg .u32 tries, seen;
+mov.u32 tries, 0;
+LAB_RETRY:
+ld.acquire.gpu.global.u32 seen, [{$r0}];
+setp.ge.u32 done, seen, {$r1};
+@done bra LAB_DONE;
+add.u32 tries, tries, 1;
+setp.gt.u32 done, tries, %d;
+@done trap;
+bra LAB_RETRY;
+LAB_DONE:
+}"""
+        % COUNTER_TRIES,
+        read_only_args=[address, threshold],
+    )
+
+
+def counter_signal(address) -> None:
+    """red.release.gpu: everything before it is visible to whoever acquires the new value."""
+    _ptx("red.release.gpu.global.add.u32 [{$r0}], 1;", read_only_args=[address])
+
+
+def counter_fetch_add(address) -> Uint32:
+    """atom.acq_rel.gpu add of one; returns the value before."""
+    return _ptx(
+        "atom.acq_rel.gpu.global.add.u32 {$w0}, [{$r0}], 1;",
+        write_only_types=[Uint32],
+        read_only_args=[address],
+    )
+
+
+def fence_async() -> None:
+    """fence.proxy.async: orders generic and asynchronous accesses, in shared and in global memory."""
+    _ptx("fence.proxy.async;")
+
+
+def fence_async_shared() -> None:
+    """fence.proxy.async.shared::cta: generic writes to shared memory before asynchronous reads of it."""
+    _ptx("fence.proxy.async.shared::cta;")
+
+
+def fence_descriptor(address) -> None:
+    """fence.proxy.tensormap acquire: a descriptor at this address may have been rewritten since the last launch."""
+    _ptx("fence.proxy.tensormap::generic.acquire.sys [{$r0}], 128;", read_only_args=[address])
+
+
+def bulk_load(shared, source, nbytes, barrier) -> None:
+    """cp.async.bulk global to shared; 16-byte aligned addresses and size, bytes reported to `barrier`."""
+    _ptx(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [{$r0}], [{$r1}], {$r2}, [{$r3}];",
+        read_only_args=[shared, source, nbytes, barrier],
+    )
+
+
+def bulk_store(target, shared, nbytes) -> None:
+    """cp.async.bulk shared to global, completion by bulk group; 16-byte aligned addresses and size."""
+    _ptx(
+        "cp.async.bulk.global.shared::cta.bulk_group [{$r0}], [{$r1}], {$r2};",
+        read_only_args=[target, shared, nbytes],
+    )
+
+
+def _coordinates(first: int, rank: int) -> str:
+    return "{" + ", ".join("{$r%d}" % (first + i) for i in range(rank)) + "}"
+
+
+def tma_load(shared, descriptor, coordinates, barrier) -> None:
+    """cp.async.bulk.tensor global to shared, tile mode; `coordinates` innermost first, in elements."""
+    rank = len(coordinates)
+    _ptx(
+        f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+        " [{$r0}], [{$r1}, " + _coordinates(3, rank) + "], [{$r2}];",
+        read_only_args=[shared, descriptor, barrier, *coordinates],
+    )
+
+
+def tma_store(descriptor, coordinates, shared) -> None:
+    """cp.async.bulk.tensor shared to global, tile mode, completion by bulk group; coordinates innermost first."""
+    rank = len(coordinates)
+    _ptx(
+        f"cp.async.bulk.tensor.{rank}d.global.shared::cta.tile.bulk_group [{{$r0}}, "
+        + _coordinates(2, rank)
+        + "], [{$r1}];",
+        read_only_args=[descriptor, shared, *coordinates],
+    )
+
+
+def bulk_commit() -> None:
+    """cp.async.bulk.commit_group."""
+    _ptx("cp.async.bulk.commit_group;")
+
+
+def bulk_wait_read(pending: int) -> None:
+    """cp.async.bulk.wait_group.read: all but the newest `pending` groups have read their shared memory."""
+    _ptx(f"cp.async.bulk.wait_group.read {pending};")
+
+
+def bulk_wait(pending: int) -> None:
+    """cp.async.bulk.wait_group: all but the newest `pending` groups are complete and their writes visible."""
+    _ptx(f"cp.async.bulk.wait_group {pending};")
+
+
+def mark(text: str, *values) -> None:
+    """Say where this warp is. A comment in the PTX: nothing on the hardware, a position to the simulator's reports."""
+    operands = " ".join("{$r%d}" % i for i in range(len(values)))
+    _ptx(f'// @machete.mark "{text}" {operands}', read_only_args=[Int32(v) for v in values])
+
+
+def shared_pointer(dtype, address, align: int):
+    """A typed pointer into shared memory from an Int32 address."""
+    return cute.make_ptr(dtype, address, cute.AddressSpace.smem, assumed_align=align)
+
+
+def global_pointer(dtype, address, align: int):
+    """A typed pointer into global memory from an Int64 address."""
+    return cute.make_ptr(dtype, address, cute.AddressSpace.gmem, assumed_align=align)
+
+
+def shared_word(dtype, address):
+    """Load one value of `dtype` from shared memory (naturally aligned)."""
+    size = dtype.width // 8
+    return cute.make_tensor(shared_pointer(dtype, address, size), cute.make_layout(1))[0]
+
+
+def store_shared_word(dtype, address, value) -> None:
+    """Store one value of `dtype` to shared memory (naturally aligned)."""
+    size = dtype.width // 8
+    cute.make_tensor(shared_pointer(dtype, address, size), cute.make_layout(1))[0] = value
+
+
+def global_word(dtype, address):
+    """Load one value of `dtype` from global memory (naturally aligned)."""
+    size = dtype.width // 8
+    return cute.make_tensor(global_pointer(dtype, address, size), cute.make_layout(1))[0]
+
+
+def lane_index():
+    """Lane of the calling thread in its warp, Int32 in 0..31."""
+    return cute.arch.thread_idx()[0] % 32
+
+
+def registers(dtype: type[cutlass.Numeric], *initial):
+    """A small register array; static indices only, so that it stays in registers."""
+    array = cute.make_rmem_tensor((len(initial),), dtype)
+    for index, value in enumerate(initial):
+        array[index] = dtype(value)
+    return array

@@ -1,0 +1,307 @@
+"""The page ring, as the three phases of an op see it.
+
+Shared memory holds R pages. A *stage* is an aligned group of `stage_pages` pages. Stage numbers run on across tiles and
+across instructions: while one op still computes, the loader already fills pages for the next. Every page has two
+mbarriers: `full` (its copies have landed) and `empty` (nobody reads it any more); both flip once per trip around the
+ring for every page, whatever the stage size, so parities never depend on which op used a page (a ring in which some
+pages skip a phase aliases parities and reads pages that have not landed: `docs/decisions`).
+
+    load:     stage = ring.acquire();  ring.load_span(...) or ring.load_tile(...);    ring.commit(stage)
+    compute:  stage = ring.wait();     ... use stage ...;                             ring.release(stage) or .forward
+    store:    stage = ring.wait();     ring.store_span(...) or ring.store_tile(...);  ring.release(stage)
+
+`forward` hands a stage, now holding results, to the store phase instead of back to the loader: output stages are
+released input pages. The framework owns every barrier and phase bit; an op never initialises one.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32, Int64
+
+from machete.megakernel.plan.shared import SharedLayout
+
+from . import ptx
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """One stage in shared memory: `page` (its first page), `address` (Int32, shared window), `full` (its barrier)."""
+
+    page: Any
+    address: Any
+    full: Any
+
+    def pointer(self, dtype, offset: int = 0, align: int = 16):
+        """A pointer of element type `dtype`, `offset` bytes into the stage."""
+        return ptx.shared_pointer(dtype, self.address + offset, align)
+
+    def tensor(self, dtype, layout, offset: int = 0, align: int = 16):
+        """A CuTe tensor over the stage, `offset` bytes into it."""
+        return cute.make_tensor(self.pointer(dtype, offset, align), layout)
+
+    # A stage may be carried through a runtime loop (to be released one iteration later).
+    def __extract_mlir_values__(self):
+        return [self.page.ir_value(), self.address.ir_value(), self.full.ir_value()]
+
+    def __new_from_mlir_values__(self, values):
+        return Stage(*(Int32(value) for value in values))
+
+
+@dataclass(frozen=True, eq=False)
+class TmaHandle:
+    """A TMA descriptor: its global address, and the box it moves (elements, outer to inner)."""
+
+    address: Any
+    box: tuple[int, ...]
+    itemsize: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one box; a copy reports all of them, also where it fills with zeros."""
+        count = self.itemsize
+        for extent in self.box:
+            count *= extent
+        return count
+
+
+@dataclass(frozen=True, eq=False)
+class _Ring:
+    """What the three views share: where the pages and barriers are, and this role's position."""
+
+    layout: SharedLayout
+    base: Any  # Int32 shared address of the kernel's dynamic shared memory
+    state: Any  # register array: [page, parity, …]
+    stage_pages: int
+
+    def _barrier(self, offset: int, index):
+        return self.base + (index * 8 + offset)
+
+    def _stage(self, page) -> Stage:
+        return Stage(
+            page,
+            self.base + (page * self.layout.page_bytes + self.layout.ring_offset),
+            self._barrier(self.layout.full_offset, page),
+        )
+
+    @cute.jit
+    def _advance(self, pages: cutlass.Constexpr):
+        page = self.state[0] + pages
+        if page == self.layout.ring_pages:
+            page = Int32(0)
+            self.state[1] = self.state[1] ^ 1
+        self.state[0] = page
+
+
+@dataclass(frozen=True, eq=False)
+class LoadRing(_Ring):
+    """The loader's view; the whole loader warp calls every method."""
+
+    def acquire(self) -> Stage:
+        """Wait until the next stage is free."""
+        page = self.state[0]
+        for i in range(self.stage_pages):
+            ptx.mbarrier_wait(self._barrier(self.layout.empty_offset, page + i), self.state[1])
+        self._pass_followers(page)
+        self._advance(self.stage_pages)
+        return self._stage(page)
+
+    @cute.jit
+    def _pass_followers(self, page):
+        # Waiters look at a stage's first page only; the others flip here so that their parities keep step.
+        if ptx.lane_index() == 0:
+            for i in cutlass.range_constexpr(1, self.stage_pages):
+                ptx.mbarrier_arrive(self._barrier(self.layout.full_offset, page + i))
+
+    @cute.jit
+    def load_span(self, stage, tensor, first, count, offset: cutlass.Constexpr = 0):
+        """Copy `count` elements of a contiguous rank-1 `tensor` from element `first` to `offset` bytes into the stage.
+
+        `first` must fall on a 16-byte boundary. Whole 16-byte units go by one bulk copy; the ragged rest, fewer than
+        16 bytes, goes through registers of the loader warp.
+        """
+        itemsize = tensor.element_type.width // 8
+        nbytes = count * itemsize
+        bulk = nbytes & -16
+        source = tensor.iterator.toint() + Int64(first) * itemsize
+        target = stage.address + offset
+        lane = ptx.lane_index()
+        if lane == 0 and bulk > 0:
+            ptx.mbarrier_expect(stage.full, bulk)
+            ptx.bulk_load(target, source, bulk, stage.full)
+        if lane * itemsize < nbytes - bulk:
+            element = ptx.global_word(tensor.element_type, source + Int64(bulk + lane * itemsize))
+            ptx.store_shared_word(tensor.element_type, target + (bulk + lane * itemsize), element)
+
+    @cute.jit
+    def load_tile(self, stage, handle, coordinates, offset: cutlass.Constexpr = 0):
+        """Copy one TMA box at `coordinates` (elements, outer to inner); what is outside the tensor becomes zero."""
+        if ptx.lane_index() == 0:
+            ptx.mbarrier_expect(stage.full, Int32(handle.nbytes))
+            ptx.tma_load(stage.address + offset, handle.address, coordinates[::-1], stage.full)
+
+    @cute.jit
+    def commit(self, stage):
+        """No more copies into this stage: it is full when those issued have landed."""
+        cute.arch.sync_warp()
+        if ptx.lane_index() == 0:
+            ptx.mbarrier_arrive(stage.full)
+
+    @cute.jit
+    def align(self):
+        """Skip to a page where a stage of this size may begin (ops with other stage sizes came before)."""
+        while self.state[0] % self.stage_pages != 0:
+            page = self.state[0]
+            ptx.mbarrier_wait(self._barrier(self.layout.empty_offset, page), self.state[1])
+            if ptx.lane_index() == 0:
+                ptx.mbarrier_arrive(self._barrier(self.layout.full_offset, page))
+            self._advance(1)
+
+
+@dataclass(frozen=True, eq=False)
+class ComputeRing(_Ring):
+    """The compute threads' view; every compute thread calls every method.
+
+    `outputs` is a register array [slot, parity] for the way to the store phase.
+    """
+
+    outputs: Any = None
+
+    def tensor(self, dtype, layout, offset):
+        """A swizzled operand layout repeated over the pages of the ring: the last mode is a stage's first page.
+
+        `layout` is a composed layout (swizzle inside) of one stage's operand, `offset` its bytes into the stage.
+        """
+        page_stride = self.layout.page_bytes * 8 // dtype.width
+        pages = cute.make_layout(self.layout.ring_pages, stride=page_stride)
+        pointer = ptx.shared_pointer(dtype, self.base + (self.layout.ring_offset + offset), 1024)
+        return cute.make_tensor(cute.recast_ptr(pointer, layout.inner, dtype=dtype), cute.append(layout.outer, pages))
+
+    def wait(self) -> Stage:
+        """Wait until the next stage has landed."""
+        page = self.state[0]
+        ptx.mbarrier_wait(self._barrier(self.layout.full_offset, page), self.state[1])
+        self._advance(self.stage_pages)
+        return self._stage(page)
+
+    @cute.jit
+    def release(self, stage):
+        """This warp has read what it needs; the loader may refill the stage when all warps have released it."""
+        cute.arch.sync_warp()
+        if ptx.lane_index() == 0:
+            for i in cutlass.range_constexpr(self.stage_pages):
+                ptx.mbarrier_arrive(self._barrier(self.layout.empty_offset, stage.page + i))
+
+    @cute.jit
+    def forward(self, stage):
+        """Hand the stage, now holding results, to the store phase (all compute threads have written their part)."""
+        slot = self.outputs[0]
+        ptx.mbarrier_wait(self._barrier(self.layout.out_empty_offset, slot), self.outputs[1] ^ 1)
+        ptx.fence_async_shared()
+        cute.arch.sync_warp()
+        if ptx.lane_index() == 0:
+            # Every warp writes the same number, so that each warp's arrival carries it.
+            ptx.store_shared_word(Int32, self.base + (slot * 4 + self.layout.out_page_offset), stage.page)
+            ptx.mbarrier_arrive(self._barrier(self.layout.out_full_offset, slot))
+        slot = slot + 1
+        if slot == self.layout.output_slots:
+            slot = Int32(0)
+            self.outputs[1] = self.outputs[1] ^ 1
+        self.outputs[0] = slot
+
+    @cute.jit
+    def align(self):
+        """The counterpart of the loader's skip: pass over pages that hold nothing."""
+        while self.state[0] % self.stage_pages != 0:
+            page = self.state[0]
+            ptx.mbarrier_wait(self._barrier(self.layout.full_offset, page), self.state[1])
+            cute.arch.sync_warp()
+            if ptx.lane_index() == 0:
+                ptx.mbarrier_arrive(self._barrier(self.layout.empty_offset, page))
+            self._advance(1)
+
+
+@dataclass(frozen=True, eq=False)
+class StoreRing(_Ring):
+    """The storer's view; the whole storer warp calls every method.
+
+    `state` is [slot, parity, slot to free next, stores not yet freed].
+    """
+
+    compute_warps: int = 0
+
+    def wait(self) -> Stage:
+        """Wait for the next stage that compute has forwarded."""
+        slot = self.state[0]
+        ptx.mbarrier_wait(self._barrier(self.layout.out_full_offset, slot), self.state[1])
+        page = ptx.shared_word(Int32, self.base + (slot * 4 + self.layout.out_page_offset))
+        self._next()
+        return self._stage(page)
+
+    @cute.jit
+    def _next(self):
+        slot = self.state[0] + 1
+        if slot == self.layout.output_slots:
+            slot = Int32(0)
+            self.state[1] = self.state[1] ^ 1
+        self.state[0] = slot
+
+    @cute.jit
+    def store_span(self, stage, tensor, first, count, offset: cutlass.Constexpr = 0):
+        """Copy `count` elements from `offset` bytes into the stage to a contiguous rank-1 `tensor` from `first` on."""
+        itemsize = tensor.element_type.width // 8
+        nbytes = count * itemsize
+        bulk = nbytes & -16
+        target = tensor.iterator.toint() + Int64(first) * itemsize
+        source = stage.address + offset
+        lane = ptx.lane_index()
+        if lane == 0 and bulk > 0:
+            ptx.bulk_store(target, source, bulk)
+        if lane * itemsize < nbytes - bulk:
+            element = ptx.shared_word(tensor.element_type, source + (bulk + lane * itemsize))
+            pointer = ptx.global_pointer(tensor.element_type, target + Int64(bulk + lane * itemsize), itemsize)
+            cute.make_tensor(pointer, cute.make_layout(1))[0] = element
+
+    @cute.jit
+    def store_tile(self, stage, handle, coordinates, offset: cutlass.Constexpr = 0):
+        """Copy one TMA box to `coordinates` (elements, outer to inner); what is outside the tensor is dropped."""
+        if ptx.lane_index() == 0:
+            ptx.tma_store(handle.address, coordinates[::-1], stage.address + offset)
+
+    @cute.jit
+    def release(self, stage):
+        """The copies of this stage are issued; its pages go back to the loader once they have been read."""
+        cute.arch.sync_warp()
+        if ptx.lane_index() == 0:
+            ptx.bulk_commit()
+        self.state[3] = self.state[3] + 1
+        if self.state[3] == self.layout.output_slots:
+            if ptx.lane_index() == 0:
+                ptx.bulk_wait_read(self.layout.output_slots - 1)
+            self._free_oldest()
+
+    @cute.jit
+    def _free_oldest(self):
+        slot = self.state[2]
+        cute.arch.sync_warp()
+        if ptx.lane_index() == 0:
+            page = ptx.shared_word(Int32, self.base + (slot * 4 + self.layout.out_page_offset))
+            for i in cutlass.range_constexpr(self.stage_pages):
+                ptx.mbarrier_arrive_many(self._barrier(self.layout.empty_offset, page + i), self.compute_warps)
+            ptx.mbarrier_arrive(self._barrier(self.layout.out_empty_offset, slot))
+        slot = slot + 1
+        if slot == self.layout.output_slots:
+            slot = Int32(0)
+        self.state[2] = slot
+        self.state[3] = self.state[3] - 1
+
+    @cute.jit
+    def drain(self):
+        """Every store of this instruction is complete and visible, and every stage is freed."""
+        if ptx.lane_index() == 0:
+            ptx.bulk_wait(0)
+        cute.arch.sync_warp()
+        while self.state[3] > 0:
+            self._free_oldest()

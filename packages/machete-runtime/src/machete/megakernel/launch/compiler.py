@@ -1,0 +1,84 @@
+"""Trace and compile a persistent kernel: kinds and a shared-memory layout in, PTX and cubin out. Needs no GPU.
+
+CuTe DSL is used as the device compiler only. Kernels are kept in the process by what identifies their code: kinds,
+layout, target and grid size; extents, strides and addresses are data and play no part.
+"""
+
+import logging
+import re
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import cutlass.cute as cute
+from cutlass import Int32, Int64
+from cutlass.cute.runtime import make_fake_stream
+
+from machete.megakernel.abi.errors import LaunchError
+from machete.megakernel.abi.target import Target
+from machete.megakernel.device.kernel import THREADS, PersistentKernel
+from machete.megakernel.plan.kinds import Kind
+from machete.megakernel.plan.shared import SharedLayout
+
+from .artefact import Artefact
+
+logger = logging.getLogger("machete.megakernel")
+
+_ENTRY = re.compile(r"\.visible\s+\.entry\s+([\w$]+)\s*\(")
+_cache: dict[tuple, Artefact] = {}
+_lock = threading.Lock()  # the DSL keeps trace state in module globals
+
+
+def compile_kernel(kinds: tuple[Kind, ...], layout: SharedLayout, target: Target, num_sms: int) -> Artefact:
+    """Compile for `target`, or return what this process compiled before."""
+    key = (tuple(kind.key for kind in kinds), layout, target.name, num_sms)
+    with _lock:
+        if key not in _cache:
+            _cache[key] = _compile(kinds, layout, target, num_sms)
+        return _cache[key]
+
+
+def _compile(kinds: tuple[Kind, ...], layout: SharedLayout, target: Target, num_sms: int) -> Artefact:
+    names = ", ".join(sorted({kind.op.__name__ for kind in kinds}))
+    logger.info("compiling %d kind(s) for %s: %s", len(kinds), target.name, names)
+    started = time.perf_counter()
+    arguments = (
+        Int64(0),
+        Int64(0),
+        Int64(0),
+        Int64(0),
+        Int64(0),
+        Int32(0),
+        Int64(0),
+        Int32(0),
+        make_fake_stream(),
+    )
+    with tempfile.TemporaryDirectory(prefix="machete-compile-") as folder:
+        compiled = cute.compile(
+            PersistentKernel(kinds, layout, num_sms).launch,
+            *arguments,
+            options=f"--gpu-arch {target.name} --keep-ptx --keep-cubin --generate-line-info --dump-dir {folder}",
+        )
+        ptx = _contents(compiled.artifacts.PTX).rstrip(b"\0").decode()
+        cubin = _contents(compiled.artifacts.CUBIN)
+    entries = _ENTRY.findall(ptx)
+    if len(entries) != 1:
+        raise LaunchError(
+            what=f"the compiled kernel has {len(entries)} entry points, expected one",
+            where=f"compiling {names} for {target.name}",
+            why="an op launched a kernel of its own",
+            fix="remove .launch() calls from the op's phases",
+        )
+    seconds = time.perf_counter() - started
+    logger.info("compiled in %.2f s: %d bytes of PTX, %d bytes of machine code", seconds, len(ptx), len(cubin))
+    return Artefact(target.name, entries[0], ptx, cubin, THREADS, layout.total_bytes, seconds)
+
+
+def _contents(artifact: bytes | str) -> bytes:
+    """An artefact of the DSL is its contents, or the name of a file that holds them."""
+    if isinstance(artifact, bytes):
+        return artifact
+    if len(artifact) < 4096 and "\n" not in artifact:
+        return Path(artifact.rstrip("\0")).read_bytes()
+    return artifact.encode()
