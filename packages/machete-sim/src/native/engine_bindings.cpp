@@ -123,26 +123,26 @@ void bind_tensormap(nb::module_& m) {
         nb::arg("swizzle"));
     m.def(
         "check_tma",
-        [](const Bytes& raw, std::vector<int32_t> coords, uint32_t shared_base) {
+        [](const Bytes& raw, std::vector<int32_t> coords, uint32_t shared_base, bool store) {
             const TensorMap map = decoded(raw);
             require(coords.size() == static_cast<size_t>(map.rank), "one coordinate per dimension");
             std::string error;
-            require(check_tma(map, coords.data(), shared_base, error), error);
+            require(check_tma(map, store ? TileCopy::store : TileCopy::load, coords.data(), shared_base, error), error);
         },
-        nb::arg("raw"), nb::arg("coords"), nb::arg("shared_base"));
+        nb::arg("raw"), nb::arg("coords"), nb::arg("shared_base"), nb::kw_only(), nb::arg("store") = false);
     m.def("tile_bytes", [](const Bytes& raw) { return tile_bytes(decoded(raw)); }, nb::arg("raw"));
     m.def(
         "tile_chunks",
-        [](const Bytes& raw, std::vector<int32_t> coords, uint32_t shared_base) {
+        [](const Bytes& raw, std::vector<int32_t> coords, uint32_t shared_base, bool store) {
             const TensorMap map = decoded(raw);
             require(coords.size() == static_cast<size_t>(map.rank), "one coordinate per dimension");
             std::vector<TileChunk> chunks;
-            tile_chunks(map, coords.data(), shared_base, chunks);
+            tile_chunks(map, store ? TileCopy::store : TileCopy::load, coords.data(), shared_base, chunks);
             std::vector<std::tuple<uint64_t, uint32_t, uint32_t, bool>> out;
             for (const TileChunk& chunk : chunks) out.emplace_back(chunk.global, chunk.shared, chunk.bytes, chunk.oob);
             return out;
         },
-        nb::arg("raw"), nb::arg("coords"), nb::arg("shared_base"),
+        nb::arg("raw"), nb::arg("coords"), nb::arg("shared_base"), nb::kw_only(), nb::arg("store") = false,
         "The (global address, shared address, bytes, out of bounds) pieces of a tile.");
     m.def("swizzle_address", &swizzle_address, nb::arg("address"), nb::arg("swizzle"));
 }

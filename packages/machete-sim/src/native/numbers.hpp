@@ -1,7 +1,8 @@
 // Number formats of PTX: conversions and the arithmetic that float32 cannot express in one rounding.
 //
 // Branch-free where it matters, so that a loop over 32 lanes vectorises. NaN results are the canonical NaN of the
-// destination (PTX ISA "cvt"): f16 and bf16 0x7fff, tf32 and f32 0x7fffffff, e4m3 and e5m2 0x7f, ue8m0 0xff.
+// destination (PTX ISA "cvt"; an H200 agrees): f16 and bf16 0x7fff, f32 0x7fffffff, tf32 0x7fffe000, e4m3 and e5m2 0x7f,
+// ue8m0 0xff.
 #pragma once
 
 #include <algorithm>
@@ -133,7 +134,7 @@ inline uint32_t tf32_from_f32(float value, Narrowing how = {}) {
     result = how.satfinite ? std::min(result, 0x7f7fe000u) : result;
     result |= bits & number_bits::f32_sign;
     result = how.relu && (result & number_bits::f32_sign) ? 0 : result;
-    return magnitude > number_bits::f32_infinity ? number_bits::f32_nan : result;
+    return magnitude > number_bits::f32_infinity ? 0x7fffe000u : result;
 }
 
 // These round to nearest even and always saturate (PTX has no other form). e2m1 has no NaN: it becomes +6.
@@ -163,7 +164,8 @@ inline float low_f32(uint64_t pair) { return std::bit_cast<float>(static_cast<ui
 inline float high_f32(uint64_t pair) { return std::bit_cast<float>(static_cast<uint32_t>(pair >> 32)); }
 
 // Applies a float32 function to both halves and rounds each result once to nearest even. Right for add, sub, mul, min
-// and max of f16 and bf16: rounding their float32 result again equals rounding once. Not for fma: see below.
+// and max of f16 and bf16: rounding their float32 result again equals rounding once. Not for fma: see below. (min and
+// max take -0 for less than +0 on the hardware, which std::fmin need not.)
 template <class Operation, class... Pair>
 inline uint32_t map_f16x2(Operation operation, Pair... pair) {
     return pack_16x2(f16_from_f32(operation(f32_from_f16(high_16(pair))...)),

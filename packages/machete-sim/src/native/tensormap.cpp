@@ -107,7 +107,7 @@ void encode_tensormap(const TensorMap& map, uint8_t raw[128]) {
     for (int i = 0; i < map.rank; ++i) raw[55 + i] = static_cast<uint8_t>(map.box[i] - 1);
 }
 
-bool check_tma(const TensorMap& map, const int32_t* coords, uint32_t shared_base, std::string& error) {
+bool check_tma(const TensorMap& map, TileCopy copy, const int32_t* coords, uint32_t shared_base, std::string& error) {
     if (map.base % 16) return refuse(error, "the tensor's global address is not a multiple of 16 bytes");
     if (row_bytes(map) % 16 || map.box[0] * static_cast<uint32_t>(map.elem_bits) % 8) {
         return refuse(error, "the box's innermost dimension (" + std::to_string(map.box[0]) + " elements of " +
@@ -121,6 +121,9 @@ bool check_tma(const TensorMap& map, const int32_t* coords, uint32_t shared_base
     if (static_cast<int64_t>(coords[0]) * map.elem_bits % 128) {
         return refuse(error, "the innermost coordinate " + std::to_string(coords[0]) + " (elements of " +
                                  std::to_string(map.elem_bits) + " bits) is not a multiple of 16 bytes");
+    }
+    if (copy == TileCopy::store && *std::min_element(coords, coords + map.rank) < 0) {
+        return refuse(error, "a store has a negative coordinate");
     }
     return true;
 }
@@ -146,13 +149,14 @@ uint32_t contiguous_run(uint32_t address, int swizzle) {
 
 }  // namespace
 
-void tile_chunks(const TensorMap& map, const int32_t* coords, uint32_t shared_base, std::vector<TileChunk>& out) {
+void tile_chunks(const TensorMap& map, TileCopy copy, const int32_t* coords, uint32_t shared_base,
+                 std::vector<TileChunk>& out) {
     const uint32_t bytes = row_bytes(map), pitch = std::max(bytes, static_cast<uint32_t>(map.swizzle));
     const auto bytes_of = [&](int64_t elements) { return elements * map.elem_bits / 8; };
     // The part of a row that is inside the tensor, in bytes from the row's start.
     const int64_t first = std::clamp<int64_t>(bytes_of(-static_cast<int64_t>(coords[0])), 0, bytes);
-    const int64_t last =
-        std::clamp<int64_t>(bytes_of(static_cast<int64_t>(map.dim[0]) - static_cast<int64_t>(coords[0])), first, bytes);
+    int64_t last = std::clamp<int64_t>(bytes_of(static_cast<int64_t>(map.dim[0]) - coords[0]), first, bytes);
+    if (copy == TileCopy::store) last = (last + 15) / 16 * 16;
 
     uint32_t index[5] = {};  // of the row in the box; index[0] is unused
     for (uint32_t row_start = shared_base;; row_start += pitch) {

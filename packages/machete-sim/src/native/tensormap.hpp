@@ -30,10 +30,13 @@ bool decode_tensormap(const uint8_t raw[128], TensorMap& map, std::string& error
 // The inverse of decode_tensormap for every map it accepts. Performance hints (L2 promotion) are written as 0.
 void encode_tensormap(const TensorMap& map, uint8_t raw[128]);
 
-// Whether a tile copy of this map at `coords` (map.rank elements, innermost first) from or to `shared_base` may be issued
-// at all: alignments and limits of cp.async.bulk.tensor (PTX ISA "Tensors"), of cuTensorMapEncodeTiled, and one that is
-// measured: an H200 raises "illegal instruction" unless the innermost coordinate is a multiple of 16 bytes.
-bool check_tma(const TensorMap& map, const int32_t* coords, uint32_t shared_base, std::string& error);
+enum class TileCopy : uint8_t { load, store };  // store: reductions too
+
+// Whether a tile copy of this map at `coords` (map.rank elements, innermost first) to or from `shared_base` may be issued
+// at all: the limits of cp.async.bulk.tensor (PTX ISA "Tensors") and of cuTensorMapEncodeTiled, and two that are measured:
+// an H200 raises "illegal instruction" for an innermost coordinate that is not a multiple of 16 bytes, and for any
+// negative coordinate of a store.
+bool check_tma(const TensorMap& map, TileCopy copy, const int32_t* coords, uint32_t shared_base, std::string& error);
 
 // What a load reports to its mbarrier: the bytes of the whole box, those out of bounds included, padding between rows not.
 uint32_t tile_bytes(const TensorMap& map);
@@ -43,13 +46,17 @@ struct TileChunk {
     uint64_t global;  // meaningless when oob
     uint32_t shared;  // absolute shared address, swizzle applied
     uint32_t bytes;
-    bool oob;         // loads fill it with zeros, stores and reductions skip it
+    bool oob;         // loads fill it with zeros, stores skip it
 };
 
-// Appends the pieces of the tile at `coords` (negative allowed) to `out`, in order of the box, innermost dimension
-// first. A row of the box takes its own bytes in shared memory or, if that is more, the swizzle's: the rest is padding
-// that no copy touches (measured). Requires check_tma.
-void tile_chunks(const TensorMap& map, const int32_t* coords, uint32_t shared_base, std::vector<TileChunk>& out);
+// Appends the pieces of the tile at `coords` to `out`, in order of the box, innermost dimension first. Measured on an H200:
+// - a row of the box takes its own bytes in shared memory or, if that is more, the swizzle's; the rest is padding that
+//   no copy touches;
+// - loads fill with zeros from the first element out of bounds on, but stores write whole 16-byte units: where the innermost
+//   extent is not a multiple of 16 bytes, they overwrite up to 15 bytes behind it. Those are not oob here.
+// Requires check_tma.
+void tile_chunks(const TensorMap& map, TileCopy copy, const int32_t* coords, uint32_t shared_base,
+                 std::vector<TileChunk>& out);
 
 // The swizzle of shared memory: address bits 4.. are XORed with bits 7.., as many as the swizzle has. It depends on
 // the absolute shared address, never on the start of the tile. `swizzle` is 0, 32, 64 or 128 bytes.
