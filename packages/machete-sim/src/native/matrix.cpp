@@ -24,46 +24,70 @@ constexpr int max_k = 32;
 constexpr int max_n = 256;
 constexpr uint32_t sign_bit = 0x80000000u;
 
-bool is_integer(Element element) { return element == Element::s8 || element == Element::u8 || element == Element::s32; }
-
 bool is_float8(Element element) { return element == Element::e4m3 || element == Element::e5m2; }
 
 bool is_integer8(Element element) { return element == Element::s8 || element == Element::u8; }
 
-// The float32 or int32 bits of `count` packed elements.
-void widen(Element element, const uint8_t* packed, int count, uint32_t* out) {
-    const auto bits16 = [&](int i) {
-        uint16_t value;
-        std::memcpy(&value, packed + 2 * i, 2);
-        return value;
-    };
+// The float32 or int32 bits of a packed operand element.
+template <Element element>
+uint32_t widen(const uint8_t* packed) {
+    if constexpr (element == Element::f16 || element == Element::bf16) {
+        uint16_t bits;
+        std::memcpy(&bits, packed, 2);
+        return std::bit_cast<uint32_t>(element == Element::f16 ? f32_from_f16(bits) : f32_from_bf16(bits));
+    } else if constexpr (element == Element::tf32) {
+        uint32_t bits;
+        std::memcpy(&bits, packed, 4);
+        return std::bit_cast<uint32_t>(f32_from_tf32(bits));
+    } else if constexpr (element == Element::e4m3) {
+        return std::bit_cast<uint32_t>(f32_from_e4m3(*packed));
+    } else if constexpr (element == Element::e5m2) {
+        return std::bit_cast<uint32_t>(f32_from_e5m2(*packed));
+    } else if constexpr (element == Element::s8) {
+        return static_cast<uint32_t>(static_cast<int8_t>(*packed));
+    } else {
+        static_assert(element == Element::u8);
+        return *packed;
+    }
+}
+
+constexpr int size_of(Element element) {
     switch (element) {
         case Element::f16:
-            for (int i = 0; i < count; ++i) out[i] = std::bit_cast<uint32_t>(f32_from_f16(bits16(i)));
-            return;
         case Element::bf16:
-            for (int i = 0; i < count; ++i) out[i] = static_cast<uint32_t>(bits16(i)) << 16;
-            return;
+            return 2;
         case Element::tf32:
-            std::memcpy(out, packed, static_cast<size_t>(count) * 4);
-            for (int i = 0; i < count; ++i) out[i] = std::bit_cast<uint32_t>(f32_from_tf32(out[i]));
-            return;
-        case Element::e4m3:
-            for (int i = 0; i < count; ++i) out[i] = std::bit_cast<uint32_t>(f32_from_e4m3(packed[i]));
-            return;
-        case Element::e5m2:
-            for (int i = 0; i < count; ++i) out[i] = std::bit_cast<uint32_t>(f32_from_e5m2(packed[i]));
-            return;
-        case Element::s8:
-            for (int i = 0; i < count; ++i) out[i] = static_cast<uint32_t>(static_cast<int8_t>(packed[i]));
-            return;
-        case Element::u8:
-            for (int i = 0; i < count; ++i) out[i] = packed[i];
-            return;
         case Element::f32:
         case Element::s32:
-            return;  // accumulators, never an operand
+            return 4;
+        default:
+            return 1;
     }
+}
+
+// Calls function.operator()<element>() for an operand type, so that loops over elements are compiled for each.
+template <class Function>
+bool with_operand(Element element, Function function) {
+    switch (element) {
+        case Element::f16:
+            return function.template operator()<Element::f16>();
+        case Element::bf16:
+            return function.template operator()<Element::bf16>();
+        case Element::tf32:
+            return function.template operator()<Element::tf32>();
+        case Element::e4m3:
+            return function.template operator()<Element::e4m3>();
+        case Element::e5m2:
+            return function.template operator()<Element::e5m2>();
+        case Element::s8:
+            return function.template operator()<Element::s8>();
+        case Element::u8:
+            return function.template operator()<Element::u8>();
+        case Element::f32:
+        case Element::s32:
+            return false;  // accumulators, never an operand
+    }
+    return false;
 }
 
 // ---- the inner loop -----------------------------------------------------------------------------------------
@@ -71,13 +95,15 @@ void widen(Element element, const uint8_t* packed, int count, uint32_t* out) {
 // D for the 8 rows of a half tile: c and d hold two registers, columns {0, 2, 4, 6} and {1, 3, 5, 7}, per group.
 struct HalfTile {
     const uint32_t* a;          // [k][32], each row's value in its four lanes
-    const uint32_t* b;          // [2 * groups][k][width], the four columns of a register, repeated up to `width`
+    const uint32_t* b;          // [2 * groups][k][8], the four columns of a register, twice
     const uint32_t* const* c;   // null: zeros
     uint32_t* const* d;
     int k, groups;
 };
 
-// width 4: portable vectors, and the only one for integers.
+constexpr int b_stride = 8;
+
+// Portable vectors of 4, and the only way for integers.
 template <class Scalar>
 void multiply_portable(const HalfTile& tile) {
     typedef Scalar Vector __attribute__((vector_size(16)));
@@ -93,7 +119,7 @@ void multiply_portable(const HalfTile& tile) {
             for (int p = 0; p < parts; ++p) sum[p] = load(tile.c[column] + width * p);
         }
         for (int k = 0; k < tile.k; ++k) {
-            const Vector b = load(tile.b + (column * tile.k + k) * width);
+            const Vector b = load(tile.b + (column * tile.k + k) * b_stride);
             for (int p = 0; p < parts; ++p) sum[p] += load(tile.a + k * lanes + width * p) * b;
         }
         std::memcpy(tile.d[column], sum, sizeof sum);
@@ -101,9 +127,10 @@ void multiply_portable(const HalfTile& tile) {
 }
 
 #if defined(__x86_64__)
-// width 8, both registers of a group at once: 8 sums in flight hide the latency of the fused multiply-add.
+// Vectors of 8, both registers of a group at once: 8 sums in flight hide the latency of the fused multiply-add.
 __attribute__((target("avx2,fma"))) void multiply_avx2(const HalfTile& tile) {
     constexpr int width = 8, parts = lanes / width;
+    static_assert(width == b_stride);
     for (int group = 0; group < tile.groups; ++group) {
         __m256 sum[2][parts];
         for (int e = 0; e < 2; ++e) {
@@ -131,11 +158,7 @@ __attribute__((target("avx2,fma"))) void multiply_avx2(const HalfTile& tile) {
 }
 
 const bool have_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-#else
-constexpr bool have_avx2 = false;
 #endif
-
-int vector_width(bool integer) { return have_avx2 && !integer ? 8 : 4; }
 
 void multiply(const HalfTile& tile, bool integer) {
     if (integer) return multiply_portable<uint32_t>(tile);  // unsigned: products and sums wrap as the hardware's do
@@ -150,54 +173,60 @@ void multiply(const HalfTile& tile, bool integer) {
 // A as the inner loop wants it: [half tile][k][32].
 template <int halves>
 struct RowOperand {
+    static constexpr int k_step = lanes;
     uint32_t values[halves][max_k * lanes];
 
-    void set(int row, int k, uint32_t value) { std::fill_n(&values[row / 8][k * lanes + row % 8 * 4], 4, value); }
+    uint32_t* at(int row, int k) { return &values[row / 8][k * lanes + row % 8 * 4]; }
+    static void store(uint32_t* at, uint32_t value) { std::fill_n(at, 4, value); }
 };
 
-// B as the inner loop wants it: [column register][k][width].
+// B as the inner loop wants it: [column register][k][8]. Its k extent is part of the layout.
 template <int columns>
 struct ColumnOperand {
-    uint32_t values[columns / 4 * max_k * 8];
-    int k_extent, width;
+    static constexpr int k_step = b_stride;
+    explicit ColumnOperand(int k_extent) : k_extent(k_extent) {}
+    const int k_extent;
+    uint32_t values[columns / 4 * max_k * b_stride];
 
-    void set(int column, int k, uint32_t value) {
+    uint32_t* at(int column, int k) {
         const int reg = column / 8 * 2 + column % 2;
-        uint32_t* at = &values[(reg * k_extent + k) * width + column % 8 / 2];
-        at[0] = value;
-        if (width == 8) at[4] = value;
+        return &values[(reg * k_extent + k) * b_stride + column % 8 / 2];
     }
+    static void store(uint32_t* at, uint32_t value) { at[0] = at[4] = value; }
 };
 
-// A fragments of m16: register i holds row lane / 4 + 8 * (i % 2) and, of each half of k, the 4 bytes lane % 4.
-// (PTX ISA, "Matrix Fragments for mma.m16n8k16" and its siblings: in bytes they are all alike.)
-template <int halves>
-void unpack_a(Element element, const uint32_t* const* a, int registers, int first_row, RowOperand<halves>& out) {
-    const int per_register = 4 / element_bytes(element);
-    uint32_t values[4];
-    for (int i = 0; i < registers; ++i) {
-        for (int lane = 0; lane < lanes; ++lane) {
-            uint8_t packed[4];
-            std::memcpy(packed, &a[i][lane], 4);
-            widen(element, packed, per_register, values);
-            const int row = first_row + lane / 4 + 8 * (i % 2), k = per_register * (lane % 4 + 4 * (i / 2));
-            for (int e = 0; e < per_register; ++e) out.set(row, k + e, values[e]);
-        }
+// A fragment register holds, per lane, 4 bytes of k of row (or column) first_row + lane / 4.
+template <Element element, class Operand>
+void unpack_register(const uint32_t* reg, int first_row, int first_k, Operand& out) {
+    constexpr int per_lane = 4 / size_of(element);
+    uint8_t packed[4 * lanes];
+    uint32_t values[per_lane * lanes];
+    std::memcpy(packed, reg, sizeof packed);
+    for (int i = 0; i < per_lane * lanes; ++i) values[i] = widen<element>(packed + i * size_of(element));
+    for (int row = 0; row < 8; ++row) {
+        uint32_t* at = out.at(first_row + row, first_k);
+        for (int k = 0; k < 4 * per_lane; ++k) out.store(at + k * out.k_step, values[row * 4 * per_lane + k]);
     }
 }
 
-// B fragments of n8: register i holds column lane / 4 and 4 bytes of k.
-void unpack_b(Element element, const uint32_t* const* b, int registers, ColumnOperand<8>& out) {
-    const int per_register = 4 / element_bytes(element);
-    uint32_t values[4];
-    for (int i = 0; i < registers; ++i) {
-        for (int lane = 0; lane < lanes; ++lane) {
-            uint8_t packed[4];
-            std::memcpy(packed, &b[i][lane], 4);
-            widen(element, packed, per_register, values);
-            for (int e = 0; e < per_register; ++e) out.set(lane / 4, per_register * (lane % 4 + 4 * i) + e, values[e]);
+// A fragments of m16: register i holds the upper or lower 8 rows; each pair of registers 16 bytes of k.
+// (PTX ISA, "Matrix Fragments for mma.m16n8k16" and its siblings: in bytes they are all alike.)
+template <int halves>
+void unpack_a(Element element, const uint32_t* const* a, int registers, int first_row, RowOperand<halves>& out) {
+    with_operand(element, [&]<Element e>() {
+        for (int i = 0; i < registers; ++i) {
+            unpack_register<e>(a[i], first_row + 8 * (i % 2), i / 2 * 16 / size_of(e), out);
         }
-    }
+        return true;
+    });
+}
+
+// B fragments of n8: register i holds 16 bytes of k.
+void unpack_b(Element element, const uint32_t* const* b, int registers, ColumnOperand<8>& out) {
+    with_operand(element, [&]<Element e>() {
+        for (int i = 0; i < registers; ++i) unpack_register<e>(b[i], 0, i * 16 / size_of(e), out);
+        return true;
+    });
 }
 
 // ---- one warp's 16 rows -------------------------------------------------------------------------------------
@@ -268,23 +297,7 @@ void multiply_warp(const WarpTile& tile) {
 
 }  // namespace
 
-int element_bytes(Element element) {
-    switch (element) {
-        case Element::f16:
-        case Element::bf16:
-            return 2;
-        case Element::tf32:
-        case Element::f32:
-        case Element::s32:
-            return 4;
-        case Element::e4m3:
-        case Element::e5m2:
-        case Element::s8:
-        case Element::u8:
-            return 1;
-    }
-    return 0;
-}
+int element_bytes(Element element) { return size_of(element); }
 
 // ---- mma.sync -----------------------------------------------------------------------------------------------
 
@@ -310,9 +323,7 @@ void mma_sync(const MmaKind& kind, const uint32_t* const* a, const uint32_t* con
     mma_registers(kind, registers);
     RowOperand<2> rows;
     unpack_a(kind.a, a, registers.a, 0, rows);
-    ColumnOperand<8> columns;
-    columns.k_extent = kind.k;
-    columns.width = vector_width(is_integer(kind.d));
+    ColumnOperand<8> columns(kind.k);
     unpack_b(kind.b, b, registers.b, columns);
     // d may be a permutation of c's registers.
     uint32_t start[4][lanes];
@@ -371,7 +382,11 @@ const uint8_t* shared_chunk(const SharedView& shared, uint32_t address, SharedFa
     }
     if (shared.written) {
         const uint8_t* flags = shared.written + offset;
-        if (const void* hole = std::memchr(flags, 0, 16)) {
+        uint64_t words[2];
+        std::memcpy(words, flags, sizeof words);
+        const auto has_zero_byte = [](uint64_t w) { return ((w - 0x0101010101010101u) & ~w & 0x8080808080808080u) != 0; };
+        if (has_zero_byte(words[0]) || has_zero_byte(words[1])) {
+            const void* hole = std::memchr(flags, 0, 16);
             const auto index = static_cast<uint32_t>(static_cast<const uint8_t*>(hole) - flags);
             fault = {SharedFault::Kind::uninitialised, address + index, "matrix operand was never written"};
             return nullptr;
@@ -380,26 +395,40 @@ const uint8_t* shared_chunk(const SharedView& shared, uint32_t address, SharedFa
     return shared.data + offset;
 }
 
-// Reads a tile of `rows` x `k` elements through a descriptor into `out.set(row, k, bits)`.
+// Reads a tile of `rows` x `k_extent` elements through a descriptor into an operand.
+template <Element element, class Operand>
+bool read_elements(const MatrixDescriptor& descriptor, bool mn_major, bool negate, int rows, int k_extent,
+                   const SharedView& shared, Operand& out, SharedFault& fault) {
+    constexpr int per_chunk = 16 / size_of(element);
+    const int row_step = mn_major ? per_chunk : 1, k_step = mn_major ? 1 : per_chunk;
+    const uint32_t flip = negate ? sign_bit : 0;
+    uint32_t values[per_chunk];
+    for (int row = 0; row < rows; row += row_step) {
+        for (int k = 0; k < k_extent; k += k_step) {
+            const uint32_t address = matrix_chunk_address(descriptor, !mn_major, size_of(element),
+                                                          static_cast<uint32_t>(row), static_cast<uint32_t>(k));
+            const uint8_t* chunk = shared_chunk(shared, address, fault);
+            if (!chunk) return false;
+            for (int e = 0; e < per_chunk; ++e) values[e] = widen<element>(chunk + e * size_of(element)) ^ flip;
+            if (mn_major) {
+                for (int e = 0; e < per_chunk; ++e) out.store(out.at(row + e, k), values[e]);
+            } else {
+                uint32_t* at = out.at(row, k);
+                for (int e = 0; e < per_chunk; ++e) out.store(at + e * out.k_step, values[e]);
+            }
+        }
+    }
+    return true;
+}
+
 template <class Operand>
 bool read_tile(uint64_t bits, Element element, bool mn_major, bool negate, int rows, int k_extent,
                const SharedView& shared, Operand& out, SharedFault& fault) {
     MatrixDescriptor descriptor;
     if (!decode_wgmma_descriptor(bits, descriptor, fault)) return false;
-    const int bytes = element_bytes(element), per_chunk = 16 / bytes;
-    const int row_step = mn_major ? per_chunk : 1, k_step = mn_major ? 1 : per_chunk;
-    const uint32_t flip = negate ? sign_bit : 0;
-    uint32_t values[16];
-    for (int row = 0; row < rows; row += row_step) {
-        for (int k = 0; k < k_extent; k += k_step) {
-            const uint32_t address = matrix_chunk_address(descriptor, !mn_major, bytes, static_cast<uint32_t>(row), static_cast<uint32_t>(k));
-            const uint8_t* chunk = shared_chunk(shared, address, fault);
-            if (!chunk) return false;
-            widen(element, chunk, per_chunk, values);
-            for (int e = 0; e < per_chunk; ++e) out.set(row + (mn_major ? e : 0), k + (mn_major ? 0 : e), values[e] ^ flip);
-        }
-    }
-    return true;
+    return with_operand(element, [&]<Element e>() {
+        return read_elements<e>(descriptor, mn_major, negate, rows, k_extent, shared, out, fault);
+    });
 }
 
 }  // namespace
@@ -435,9 +464,7 @@ bool wgmma(const WgmmaKind& kind, uint32_t* const* d, const uint32_t* const* a, 
     } else if (!read_tile(a_descriptor, kind.a, kind.a_mn_major, kind.negate_a, 64, kind.k, shared, rows, fault)) {
         return false;
     }
-    ColumnOperand<max_n> columns;
-    columns.k_extent = kind.k;
-    columns.width = vector_width(is_integer(kind.d));
+    ColumnOperand<max_n> columns(kind.k);
     if (!read_tile(b_descriptor, kind.b, kind.b_mn_major, kind.negate_b, kind.n, kind.k, shared, columns, fault)) return false;
 
     const int accumulators = wgmma_accumulators(kind);
