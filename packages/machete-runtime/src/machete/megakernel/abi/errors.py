@@ -21,6 +21,8 @@ __all__ = [
     "MacheteError",
     "MissingTensorError",
     "OpDefinitionError",
+    "OpLoadError",
+    "OpNotFoundError",
     "OverlapError",
     "PipelineError",
     "PlanError",
@@ -156,6 +158,14 @@ class SimulatorMissingError(MacheteError, ImportError):
 
 class AbiMismatchError(MacheteError, ImportError):
     """An op package needs an Op ABI that this runtime does not provide."""
+
+
+class OpLoadError(MacheteError, ImportError):
+    """An op package is installed, but what it announces cannot be imported or is no op."""
+
+
+class OpNotFoundError(MacheteError, LookupError):
+    """No installed package announces an op of this name, or several do."""
 
 
 def listing(names: Iterable[object]) -> str:
