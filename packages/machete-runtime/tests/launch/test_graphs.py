@@ -319,7 +319,7 @@ def test_runs_again_and_with_other_tensors(arch: str, device: str) -> None:
     kernel.run()
     assert torch.equal(z, 3 * x)
     other = integers(1500, device=device)
-    kernel.run(x=other)  # x of both ops
+    kernel.run(replace=[(x, other)])  # x of the first op is z of the second
     assert torch.equal(z, 3 * other)
     kernel.run(factor=4.0)
     assert torch.equal(z, 5 * other)

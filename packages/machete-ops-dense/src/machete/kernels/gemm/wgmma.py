@@ -4,8 +4,8 @@ import cutlass
 import cutlass.cute as cute
 import cutlass.utils.hopper_helpers as hopper
 from cutlass import Float32
-from cutlass.cute.nvgpu import warpgroup
-from cutlass.utils import LayoutEnum
+from cutlass.cute.nvgpu import OperandMajorMode, warpgroup
+from cutlass.tensor_utils import LayoutEnum
 
 from machete.megakernel import PipelineSpec, ScheduledOp
 
@@ -34,8 +34,8 @@ class WgmmaGemm(OperandLoader, GemmOp):
         mma = hopper.make_trivial_tiled_mma(
             self.a_dtype,
             self.b_dtype,
-            warpgroup.OperandMajorMode.K,
-            warpgroup.OperandMajorMode.K,
+            OperandMajorMode.K,
+            OperandMajorMode.K,
             Float32,
             (1, 1, 1),
             tiler_mn=(WARPGROUP_ROWS, self.tile_size_N),

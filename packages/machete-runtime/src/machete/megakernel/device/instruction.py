@@ -75,17 +75,12 @@ class BoundOp:
     def instance(self):
         """The `self` of the op's methods: configuration as constants, extents as runtime values."""
         kind = self._kind
+        values: dict[str, Any] = {"threads_per_row": self._compute_threads, **kind.config}
+        values |= {dim: self.field(Int32, f"extent_{dim}") for dim in kind.extent_dims}
+        values |= {f"tile_size_{dim}": size for dim, size in kind.tile_sizes.items()}
+        values |= {f"{name}_dtype": element_type(info.dtype) for name, info in kind.tensors.items()}
         op = object.__new__(kind.op)
-        op.threads_per_row = self._compute_threads
-        op.config = dict(kind.config)
-        for name, value in kind.config.items():
-            setattr(op, name, value)
-        for dim in kind.extent_dims:
-            setattr(op, dim, self.field(Int32, f"extent_{dim}"))
-        for dim, size in kind.tile_sizes.items():
-            setattr(op, f"tile_size_{dim}", size)
-        for name, info in kind.tensors.items():
-            setattr(op, f"{name}_dtype", element_type(info.dtype))
+        vars(op).update(values)
         return op
 
     def tile_indices(self, tile) -> dict[str, Any]:

@@ -4,13 +4,14 @@ Tables that follow from the plan are written once. Records (addresses, strides, 
 are data: binding other tensors rewrites them and nothing else.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 
 import numpy as np
 import torch
 
-from machete.megakernel.abi.errors import OverlapError, UnknownArgumentError
+from machete.megakernel.abi.errors import OverlapError, UnknownArgumentError, closest, listing
 from machete.megakernel.abi.rebinding import with_scalar, with_tensors
 from machete.megakernel.abi.scheduled import ScheduledOp
 from machete.megakernel.abi.tensor import TensorInfo
@@ -108,67 +109,103 @@ class Binding:
 
     # ------------------------------------------------------------------ rebinding
 
-    def rebind(self, arguments: Mapping[str, object]) -> None:
-        """Bind other tensors of the same layout, or other scalars, by the name an op gave them.
+    def rebind(
+        self, arguments: Mapping[str, object], replaced: Iterable[tuple[torch.Tensor, torch.Tensor]] = ()
+    ) -> None:
+        """Bind other tensors of the same layout, or other scalars. Raises before anything changes.
 
-        A tensor that several ops use under any name is replaced in all of them. Raises before anything changes.
+        Args:
+            arguments: by the name that ops gave them; a tensor's name has to stand for one tensor.
+            replaced: pairs of a bound tensor and the one that takes its place.
+
+        A tensor is replaced in every op that uses it, under whatever name.
         """
         ops = list(self.ops)
         for name, value in arguments.items():
-            users = [op for op in ops if name in op.infos or name in op.scalars]
-            if not users:
-                known = sorted({known for op in ops for known in (*op.infos, *op.scalars)})
-                raise UnknownArgumentError(
-                    what=f"no op has a tensor or a scalar named {name!r}",
-                    where="Megakernel.run",
-                    why=f"the ops of this kernel have {', '.join(known)}",
-                    fix="use one of these names",
-                )
+            where = f"Megakernel.run({name}=…)"
             if isinstance(value, torch.Tensor):
-                ops = self._with_tensor(ops, name, value)
-            else:
-                ops = [with_scalar(op, name, value) if name in op.scalars else op for op in ops]
+                ops = _replaced(ops, _bound(ops, name, where), value, where)
+                continue
+            if not any(name in op.scalars for op in ops):
+                raise _unknown(ops, name, where)
+            ops = [with_scalar(op, name, value) if name in op.scalars else op for op in ops]
+        for old, new in replaced:
+            ops = _replaced(ops, TensorInfo.of("the tensor to replace", old), new, "Megakernel.run(replace=…)")
         self.ops = ops
         self._write_records()
 
-    def _with_tensor(self, ops: list[ScheduledOp], name: str, value: torch.Tensor) -> list[ScheduledOp]:
-        bound = [op.infos[name] for op in ops if name in op.infos]
-        where = f"Megakernel.run({name}=…)"
-        if not bound or any(not info.same_view(bound[0]) for info in bound):
-            raise UnknownArgumentError(
-                what=f"{name!r} means different tensors in different ops, or a scalar",
-                where=where,
-                why="rebinding replaces one tensor everywhere it is used",
-                fix="use a name that stands for one tensor",
-            )
-        old = bound[0]
-        replaced = []
-        for index, op in enumerate(ops):
-            changes = {}
-            for other, info in op.infos.items():
-                if info.same_view(old):
-                    changes[other] = value
-                elif info.overlaps(old):
-                    raise OverlapError(
-                        what=f"{name!r} shares memory with {other!r} of op {index} ({op.op.__name__})",
-                        where=where,
-                        why="the plan's dependencies rest on which views share memory",
-                        fix="schedule the ops again with the new tensors",
-                    )
-            replaced.append(with_tensors(op, changes) if changes else op)
-        new = next(
-            info for op in replaced for other, info in op.infos.items() if info.same_view(TensorInfo.of(name, value))
+
+def _unknown(ops: list[ScheduledOp], name: str, where: str) -> UnknownArgumentError:
+    known = sorted({known for op in ops for known in (*op.infos, *op.scalars)})
+    return UnknownArgumentError(
+        what=f"no op has a tensor or scalar `{name}` of this kind{closest(name, known)}",
+        where=where,
+        why=f"the ops of this kernel have {listing(known)}",
+        fix="use one of these names: tensors for tensors, numbers for scalars",
+    )
+
+
+def _bound(ops: list[ScheduledOp], name: str, where: str) -> TensorInfo:
+    """The one tensor that `name` stands for."""
+    bound = [op.infos[name] for op in ops if name in op.infos]
+    if not bound:
+        raise _unknown(ops, name, where)
+    if any(not info.same_view(bound[0]) for info in bound):
+        raise UnknownArgumentError(
+            what=f"`{name}` is a different tensor in different ops",
+            where=where,
+            why="rebinding replaces one tensor, in every op that uses it",
+            fix=f"kernel.run(replace=[(old_{name}, new_{name})])",
         )
-        for index, op in enumerate(replaced):
-            for other, info in op.infos.items():
-                if not info.same_view(new) and info.overlaps(new):
-                    raise OverlapError(
-                        what=f"the new {name!r} shares memory with {other!r} of op {index} ({op.op.__name__})",
-                        where=where,
-                        why="the plan was made for tensors that do not",
-                        fix="pass a tensor of its own, or schedule the ops again",
-                    )
-        return replaced
+    return bound[0]
+
+
+def _replaced(ops: list[ScheduledOp], old: TensorInfo, value: torch.Tensor, where: str) -> list[ScheduledOp]:
+    """The ops with `value` in the place of `old`; what shares memory must stay as it was when the plan was made."""
+    changed: list[ScheduledOp] = []
+    names: set[tuple[int, str]] = set()
+    for index, op in enumerate(ops):
+        changes = {}
+        for name, info in op.infos.items():
+            if info.same_view(old) or _same_but_for_rank(info, old):
+                changes[name] = value
+                names.add((index, name))
+            elif info.overlaps(old):
+                raise _sharing(f"the tensor to replace shares memory with `{name}`", index, op, where)
+        changed.append(with_tensors(op, changes) if changes else op)
+    if not names:
+        raise UnknownArgumentError(
+            what="the tensor to replace is not bound to any op",
+            where=where,
+            why="it names a bound tensor by its memory, shape and strides",
+            fix="pass the tensor that the ops were scheduled with, or that took its place last",
+        )
+    index, name = next(iter(names))
+    new = changed[index].infos[name]
+    for other, op in enumerate(changed):
+        for name, info in op.infos.items():
+            if (other, name) not in names and info.overlaps(new):
+                raise _sharing(f"the new tensor shares memory with `{name}`", other, op, where)
+    return changed
+
+
+def _same_but_for_rank(info: TensorInfo, old: TensorInfo) -> bool:
+    """Whether `info` is `old` with leading dims of extent 1 in front."""
+    extra = len(info.shape) - len(old.shape)
+    if extra <= 0 or any(extent != 1 for extent in info.shape[:extra]):
+        return False
+    return info.same_view(
+        replace(old, shape=info.shape[:extra] + old.shape, strides=info.strides[:extra] + old.strides)
+    )
+
+
+def _sharing(what: str, index: int, op: ScheduledOp, where: str) -> OverlapError:
+    return OverlapError(
+        what=f"{what} of op {index} ({op.op.__name__})",
+        where=where,
+        why="the dependencies in the plan rest on which tensors share memory",
+        fix="pass a tensor of its own, or schedule the ops again",
+    )
 
 
 def _empty(nbytes: int, device: torch.device) -> torch.Tensor:

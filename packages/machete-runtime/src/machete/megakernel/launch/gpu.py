@@ -52,18 +52,21 @@ def _function(artefact: Artefact, device: int) -> Any:
 class GpuLauncher:
     """One kernel ready to launch with fixed parameters on one device; launching does no allocation.
 
-    `parameters` are the kernel's arguments as ctypes values, in order.
+    `parameters` are the kernel's arguments as (value, bytes), in order.
     """
 
-    def __init__(self, artefact: Artefact, device: torch.device, num_sms: int, parameters: list[Any]) -> None:
+    def __init__(
+        self, artefact: Artefact, device: torch.device, num_sms: int, parameters: list[tuple[int, int]]
+    ) -> None:
         from cuda.bindings import driver
 
         self._driver = driver
         self._device = device
         with torch.cuda.device(device):
             self._function = _function(artefact, device.index)
-        self._values = parameters
-        self._pointers = (ctypes.c_void_p * len(parameters))(*(ctypes.addressof(value) for value in parameters))
+        types = {4: ctypes.c_uint32, 8: ctypes.c_uint64}
+        self._values = [types[size](value) for value, size in parameters]
+        self._pointers = (ctypes.c_void_p * len(parameters))(*map(ctypes.addressof, self._values))
         config = driver.CUlaunchConfig()
         config.gridDimX, config.gridDimY, config.gridDimZ = num_sms, 1, 1
         config.blockDimX, config.blockDimY, config.blockDimZ = artefact.threads, 1, 1

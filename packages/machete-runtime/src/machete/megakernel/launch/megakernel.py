@@ -1,6 +1,5 @@
 """`Megakernel`: a list of ops as one persistent kernel, on the GPU or on the simulator."""
 
-import ctypes
 import logging
 import time
 from collections.abc import Callable, Iterable
@@ -15,6 +14,7 @@ from machete.megakernel.plan.plan import Plan
 
 from .artefact import Artefact
 from .binding import Binding
+from .gpu import GpuLauncher
 
 logger = logging.getLogger("machete.megakernel")
 
@@ -102,7 +102,7 @@ class Megakernel:
         self._ops = lowered
         self._artefact: Artefact | None = None
         self._binding: Binding | None = None
-        self._launcher = None
+        self._launcher: GpuLauncher | None = None
         if self.simulated:
             logger.warning("no GPU: %s is simulated on the CPU, %d SMs", self.target.name, num_sms)
 
@@ -132,6 +132,7 @@ class Megakernel:
         *,
         sync: bool = True,
         progress: Callable[[int, int], None] | None = None,
+        replace: Iterable[tuple[torch.Tensor, torch.Tensor]] = (),
         **arguments: torch.Tensor | float,
     ) -> RunReport:
         """Run the kernel once, on the current stream of its device.
@@ -139,28 +140,29 @@ class Megakernel:
         Args:
             sync: wait for the kernel to end (the simulator always does).
             progress: called now and then by the simulator with (warp instructions, CTAs finished).
-            **arguments: tensors of the same layout, or scalars, to bind from now on, by the name an op gave them.
+            replace: pairs of a bound tensor and one of the same layout that takes its place from now on.
+            **arguments: likewise by the name that ops gave a tensor, if it stands for one tensor only; or other values
+                of scalars.
         """
         artefact = self.compile()
-        if self._binding is None:
-            self._binding = Binding(self.plan, self._ops, self.device)
-        if arguments:
-            self._binding.rebind(arguments)
+        binding = self._bind()
+        if arguments or replace:
+            binding.rebind(arguments, replace)
         started = time.perf_counter()
         if self.simulated:
             from .simulator import simulate
 
             result = simulate(
                 artefact,
-                self._binding.parameters(),
-                self._binding.regions(),
+                binding.parameters(),
+                binding.regions(),
                 self.plan.num_sms,
                 self.seed,
                 progress,
             )
             instructions, stages = result.instructions, result.max_stages_in_flight
         else:
-            self._launch(artefact)
+            self._launch(artefact, binding)
             instructions = stages = None
             if sync:
                 torch.cuda.current_stream(self.device).synchronize()
@@ -170,11 +172,12 @@ class Megakernel:
 
     __call__ = run
 
-    def _launch(self, artefact: Artefact) -> None:
-        if self._launcher is None:
-            from .gpu import GpuLauncher
+    def _bind(self) -> Binding:
+        if self._binding is None:
+            self._binding = Binding(self.plan, self._ops, self.device)
+        return self._binding
 
-            types = {8: ctypes.c_uint64, 4: ctypes.c_uint32}
-            values = [types[size](value) for value, size in self._binding.parameters()]
-            self._launcher = GpuLauncher(artefact, self.device, self.plan.num_sms, values)
+    def _launch(self, artefact: Artefact, binding: Binding) -> None:
+        if self._launcher is None:
+            self._launcher = GpuLauncher(artefact, self.device, self.plan.num_sms, binding.parameters())
         self._launcher.launch(torch.cuda.current_stream(self.device).cuda_stream)
