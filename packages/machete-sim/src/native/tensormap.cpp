@@ -5,7 +5,7 @@
 //   q1 4-6    rank - 1             q1 7-10   data type           q1 11-12  interleave: 0 none, 1 16 B, 2 32 B
 //   q1 13-14  swizzle: 0 none, 1 32 B, 2 64 B, 3 128 B           q1 15     fill out-of-bounds elements with NaN
 //   q1 16     tf32                 q1 17-18  L2 promotion        q1 19     swizzle atom of 32 B
-//   q1 21     set by the DSL alone, for tensors of 128 KiB and more: taken for a hint
+//   q1 1, 21  set by the DSL alone, 1 always and 21 for tensors of 128 KiB and more: taken for hints
 //   q1 32-63, q2, q3 0-31          strides 1..4 / 16, low 32 bits each; q3 32-47: their upper 4 bits each
 //   q4, q5, q6 0-31                dims - 1, 32 bits each
 //   q6 32-46                       element strides - 1, 3 bits each
@@ -30,7 +30,7 @@ constexpr int type_bits[] = {8, 16, 32, 32, 64, 64, 16, 32, 32, 64, 16, 4};
 constexpr uint64_t nan_fill_bit = 1ull << 15;
 constexpr uint64_t tf32_bit = 1ull << 16;
 constexpr uint64_t atom_bit = 1ull << 19;
-constexpr uint64_t hint_bits = 3ull << 17 | 1ull << 21;
+constexpr uint64_t hint_bits = 3ull << 17 | 1ull << 1 | 1ull << 21;
 constexpr uint64_t field_bits = 0x7ff0 | nan_fill_bit | tf32_bit | atom_bit;  // bits 4..14 and the flags
 
 uint64_t bits(uint64_t word, int low, int count) { return word >> low & ((1ull << count) - 1); }
