@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from machete.sim._core import engine
 from numpy.typing import NDArray
+
+from machete.sim._core import engine
 
 F32_NAN = np.uint32(0x7FFFFFFF)
 

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from machete.sim._core import engine
 from numpy.typing import NDArray
+
+from machete.sim._core import engine
 
 BASE = 0x7F0000100000
 SHARED = 0x400
@@ -35,21 +36,27 @@ def from_words(*words: int) -> NDArray[np.uint8]:
 
 # Words q0..q7 as two authors wrote them, and what they were asked for.
 RECORDED = {
-    "driver 580.159, f64, rank 4": (
+    "driver 580.159, bf16, rank 4": (
         (0x7F9BC8801FF0, 0x100004530, 0x400000203, 0, 0xB78001F45C81, 0x1F0000013A, 0x0700001600000000, 0xA43D16),
         {
             "rank": 4,
-            "elem_bits": 64,
+            "elem_bits": 16,
             "dim": [32791682, 46977, 315, 32],
-            "stride": [8, 16, 8240, 64],
+            "stride": [2, 16, 8240, 64],
             "box": [8, 23, 62, 165],
             "elem_stride": [7, 3, 1, 1],
             "swizzle": 64,
         },
     ),
-    "driver 580.159, bf16, rank 3, L2 promotion": (
-        (0x7F9BC88026C0, 0x48A84500040420, 0x70F445, 0, 0x1003A5827, 0x24, 0x0700000000000000, 0xFD18),
-        {"rank": 3, "dim": [3823656, 2, 37], "stride": [2, 76186704, 118441040], "box": [8, 25, 254], "swizzle": 0},
+    "driver 580.159, f16, rank 3, L2 promotion, strides past 4 GiB": (
+        (0x7F9BC8800D10, 0x5C341B8800040320, 0x95, 0x0, 0x14850000001D, 0x39, 0x1F00008000000000, 0x43A0),
+        {
+            "rank": 3,
+            "dim": [30, 5254, 58],
+            "stride": [2, 24750700672, 2384],
+            "box": [32, 161, 68],
+            "elem_stride": [1, 1, 3],
+        },
     ),
     "CuTe DSL 4.8.1, bf16 64x128, box 16x8": (
         (0x55E47A7DCB00, 0x1000040512, 0, 0, 0x3F0000007F, 0, 0x0F00000000000000, 0x7),
