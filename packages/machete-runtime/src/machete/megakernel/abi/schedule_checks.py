@@ -314,8 +314,15 @@ def check_overlaps(op: OpDeclaration, infos: Mapping[str, TensorInfo]) -> None:
 
 
 def check_addresses(op: OpDeclaration, infos: Mapping[str, TensorInfo]) -> None:
-    """Elements at multiples of their size, as every access needs."""
+    """Memory at all, and elements at multiples of their size, as every access needs."""
     for name, info in infos.items():
+        if not info.is_empty and info.address == 0:
+            raise TensorTypeError(
+                what=f"{op.name}: `{name}` has no memory",
+                where=f"`{name}` of {op.name}",
+                why="fake tensors, and tensors whose storage was freed, have a shape only",
+                fix=f"torch.empty({info.shape}, …)",
+            )
         if not info.is_empty and info.address % info.itemsize:
             raise AlignmentError(
                 what=f"{op.name}: `{name}` starts at {info.address:#x}, no multiple of {info.itemsize}",
