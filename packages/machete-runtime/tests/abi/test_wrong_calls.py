@@ -202,7 +202,13 @@ DEFINITIONS: list[Wrong] = [
         "page_ptr in load",
         lambda: define(pipeline=RING, compute=lambda self, ring: None, load=lambda self, ring, page_ptr: None),
         OpDefinitionError,
-        ("`load` has a parameter `page_ptr`", "x, y, tma_x, tma_y, ring"),
+        ("`load` has a parameter `page_ptr`", "x, tma_x, ring"),
+    ),
+    (
+        "load of a tensor that is only written",
+        lambda: define(pipeline=RING, compute=lambda self, ring: None, load=lambda self, ring, tma_y: None),
+        OpDefinitionError,
+        ("`load` has a parameter `tma_y`", "the op only writes it; declare it in reads"),
     ),
     (
         "*args in compute",

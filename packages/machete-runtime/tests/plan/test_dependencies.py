@@ -98,6 +98,7 @@ def graphs(draw):
 def test_every_conflicting_pair_is_ordered_and_no_other_edge_is_drawn(ops, num_sms):
     plan = Plan.build(ops, Target.named("sm_90a"), num_sms)
     plan.verify()
+    assert Plan.from_json(plan.to_json()) == plan
     ordered = networkx.transitive_closure(plan.graph())
     conflicts = networkx.DiGraph(
         (i, j) for i, j in itertools.combinations(range(len(ops)), 2) if conflict(ops[i], ops[j])

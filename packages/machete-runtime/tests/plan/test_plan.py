@@ -200,8 +200,8 @@ def test_planning_a_gigabyte_costs_no_more_than_planning_little():
         plan = Plan.build([op], SM90, 132)
         plan.verify()
         seconds.append(time.perf_counter() - started)
-        sizes.append((len(Program.of(plan).rows), len(plan.to_json()) // 1000))
+        sizes.append((len(Program.of(plan).rows), len(plan.to_json())))
         assert plan.tiles_per_sm.sum() == extent // 256
-    assert sizes[0] == sizes[1]
-    assert sizes[1][0] == 132
+    assert sizes[0][0] == sizes[1][0] == 132
+    assert sizes[1][1] < 2 * sizes[0][1], "only the digits of the counts grow"
     assert seconds[1] < 10 * seconds[0] + 0.01

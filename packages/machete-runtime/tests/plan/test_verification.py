@@ -31,9 +31,7 @@ def build() -> Plan:
     """0 → 1 → 2 and 3 on its own, 10 tiles each, 4 SMs: 4 rows for each op, 3 of 4 SMs run 2 or 3 tiles."""
     a, b, c, d = (torch.zeros(80) for _ in range(4))
     lonely = [torch.zeros(80), torch.zeros(80)]
-    ops = [
-        CopyOp._schedule_single(tile_sizes={"N": 8}, x=x, y=y) for x, y in ((a, b), (b, c), (c, d), tuple(lonely))
-    ]
+    ops = [CopyOp._schedule_single(tile_sizes={"N": 8}, x=x, y=y) for x, y in ((a, b), (b, c), (c, d), tuple(lonely))]
     return Plan.build(ops, Target.named("sm_90a"), 4)
 
 

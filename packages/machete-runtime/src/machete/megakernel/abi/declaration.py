@@ -24,7 +24,7 @@ PHASES = ("load", "compute", "store")
 SCALAR_DTYPES = (torch.float32, torch.int32, torch.int64)
 
 #: Keyword arguments of `_schedule_single`, and parameters that the framework binds.
-RESERVED_NAMES = ("self", "cls", "tile_sizes", "config", "page_ptr", "ring")
+RESERVED_NAMES = ("self", "cls", "tile_sizes", "config", "fusions", "page_ptr", "ring", "tiles", "dependencies")
 MAX_RANK = 5
 
 
@@ -91,8 +91,11 @@ class OpDeclaration:
         return tuple(name for name in self.tensors if any(f"tma_{name}" in names for names in self.phases.values()))
 
 
-def declare(cls: type[Op]) -> OpDeclaration:
-    """Read and check the declaration of an op class; `OpDefinitionError` says what is wrong with it."""
+def declare(cls: type[Op], *, is_lowered: bool) -> OpDeclaration:
+    """Read and check the declaration of an op class; `OpDefinitionError` says what is wrong with it.
+
+    `is_lowered`: the class overrides `lower`, so it may leave the phases to its implementations.
+    """
     version.check(cls.abi, f"op {cls.__name__}")
     tensors = _tensors(cls)
     dims = tuple(dict.fromkeys(dim for tensor in tensors.values() for dim in tensor.dims))
@@ -116,7 +119,7 @@ def declare(cls: type[Op]) -> OpDeclaration:
                 f"choose from: {listing(TARGETS)}",
             )
     phases = {phase: _parameters(cls, phase, tensors) for phase in PHASES if hasattr(cls, phase)}
-    _check_phases(cls, phases)
+    _check_phases(cls, phases, is_lowered)
     return OpDeclaration(
         name=cls.__name__,
         tensors=MappingProxyType(tensors),
@@ -262,7 +265,7 @@ def _check_reserved(cls: type[Op], tensors: Mapping[str, Any], dims: tuple[str, 
             )
 
 
-def _parameters(cls: type[Op], phase: str, tensors: Mapping[str, Any]) -> tuple[str, ...]:
+def _parameters(cls: type[Op], phase: str, tensors: Mapping[str, TensorDeclaration]) -> tuple[str, ...]:
     """Names of a phase's parameters after `self`, each of which the framework can bind."""
     function: Callable[..., Any] = getattr(cls, phase)
     if not callable(function) or isinstance(inspect.getattr_static(cls, phase), (staticmethod, classmethod, property)):
@@ -283,11 +286,14 @@ def _parameters(cls: type[Op], phase: str, tensors: Mapping[str, Any]) -> tuple[
             "phases are methods: they read self.N and so on",
             f"def {phase}(self, …)",
         )
-    available = [*tensors, *(f"tile_{dim}" for dim in cls.tile), *cls.scalars]
+    # What `load` reads must be declared: whether the loader has to wait for an earlier op follows from `reads`.
+    named = [name for name, tensor in tensors.items() if tensor.is_read or phase != "load"]
+    available = [*named, *(f"tile_{dim}" for dim in cls.tile), *cls.scalars]
+    available.append("tiles")
     if phase == "compute":
-        available.append("page_ptr")
+        available += ["page_ptr", "dependencies"]
     else:
-        available += [f"tma_{name}" for name in tensors]
+        available += [f"tma_{name}" for name in named]
     if cls.pipeline is not None and cls.pipeline.is_streaming:
         available.append("ring")
     for parameter in parameters[1:]:
@@ -305,6 +311,8 @@ def _parameters(cls: type[Op], phase: str, tensors: Mapping[str, Any]) -> tuple[
         elif name not in available:
             what = f"`{phase}` has a parameter `{name}` that names nothing{closest(name, available)}"
             fix = f"available to `{phase}`: {listing(available)}"
+            if name.removeprefix("tma_") in tensors:
+                fix = f"the op only writes it; declare it in reads to load it; {fix}"
             if name == "ring":
                 fix = f"pipeline = PipelineSpec.streaming(…) brings `ring`; {fix}"
         else:
@@ -313,10 +321,8 @@ def _parameters(cls: type[Op], phase: str, tensors: Mapping[str, Any]) -> tuple[
     return tuple(parameter.name for parameter in parameters[1:])
 
 
-def _check_phases(cls: type[Op], phases: Mapping[str, Any]) -> None:
-    from machete.megakernel.abi.op import Op
-
-    is_front = not phases and cls.lower.__func__ is not Op.lower.__func__  # type: ignore[attr-defined]
+def _check_phases(cls: type[Op], phases: Mapping[str, Any], is_lowered: bool) -> None:
+    is_front = not phases and is_lowered
     if "compute" not in phases and not {"load", "store"} <= set(phases) and not is_front:
         raise _error(
             cls,

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar
 
 import torch
 
+from machete.megakernel.abi import fusion
 from machete.megakernel.abi import schedule_checks as checks
 from machete.megakernel.abi.declaration import OpDeclaration, declare
 from machete.megakernel.abi.errors import OpDefinitionError, TargetError, listing
+from machete.megakernel.abi.fusion import Fusion, FusionTypes
 from machete.megakernel.abi.pipeline import PipelineSpec
 from machete.megakernel.abi.scheduled import ScheduledOp
 from machete.megakernel.abi.target import TARGETS, Target
@@ -46,7 +48,7 @@ class Op:
     Phases are methods that the DSL traces. Their parameters are bound by name, and checked when the class is
     defined (`OpDefinitionError`):
 
-    - tensors and scalars, by the names in `reads`, `writes` and `scalars`,
+    - tensors and scalars, by the names in `reads`, `writes` and `scalars` (`load`: tensors in `reads` only),
     - `tile_<D>`, the index of the tile along each tiled dim,
     - `page_ptr`, the op's resident pages in shared memory (`compute` only),
     - `ring`, its end of the page ring (with a streaming `pipeline`),
@@ -61,6 +63,7 @@ class Op:
         scalars: runtime scalars: float32, int32 or int64. Their values may change between runs.
         pipeline: pages in shared memory; None for none at all.
         targets: the architectures that the op claims.
+        fusions: slots for prologues and epilogues: slot to what its "batch", "rows" and "columns" are among the dims.
         abi: the version of the Op ABI that the op was written for.
 
     A base of other ops, which implements nothing itself, is declared with ``class Base(Op, abstract=True)``.
@@ -74,13 +77,21 @@ class Op:
     targets: ClassVar[tuple[str, ...]] = tuple(TARGETS)
     abi: ClassVar[tuple[int, int]] = (0, 1)
 
+    fusions: ClassVar[Mapping[str, Mapping[str, str]]] = MappingProxyType({})
+
+    #: Fusions that this class has in its slots, made by `fused`.
+    fusion_types: ClassVar[FusionTypes] = ()
+    _fused: ClassVar[dict[FusionTypes, type[Op]]]
+
     #: What the class declares, checked. Abstract classes have none.
     declaration: ClassVar[OpDeclaration]
 
     def __init_subclass__(cls, *, abstract: bool = False, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
+        cls._fused = {}
         if not abstract:
-            cls.declaration = declare(cls)
+            is_lowered = cls.lower.__func__ is not Op.lower.__func__  # type: ignore[attr-defined]
+            cls.declaration = declare(cls, is_lowered=is_lowered)
 
     @classmethod
     def schedule(cls, *args: Any, **kwargs: Any) -> list[ScheduledOp]:
@@ -98,6 +109,7 @@ class Op:
         *,
         tile_sizes: Mapping[str, int] | None = None,
         config: Mapping[str, Any] | None = None,
+        fusions: Mapping[str, Sequence[Fusion]] | None = None,
         **arguments: Any,
     ) -> ScheduledOp:
         """One op with its tensors and scalars, after every check (`ScheduleError` and its subclasses).
@@ -105,8 +117,14 @@ class Op:
         Arguments:
             tile_sizes: tiled dim to the size of its tiles.
             config: hashable compile-time values; ops that differ in them are compiled separately.
+            fusions: slot to the fusions in it, in the order in which they apply.
             arguments: every declared tensor and scalar, by name.
         """
+        if fusions and any(fusions.values()):
+            types, tensors, fusion_config = fusion.arguments(cls, fusions)
+            return cls.fused(types)._schedule_single(
+                tile_sizes=tile_sizes, config={**(config or {}), **fusion_config}, **arguments, **tensors
+            )
         declaration = getattr(cls, "declaration", None)
         if declaration is None or "declaration" not in cls.__dict__:
             raise OpDefinitionError(
@@ -129,6 +147,23 @@ class Op:
         checks.check_bulk(declaration, infos, [name for name in infos if name in copied])
         cls.check(op)
         return op
+
+    @classmethod
+    def fused(cls, types: FusionTypes) -> type[Op]:
+        """This class with fusions in its slots: always the same class for the same fusions."""
+        if not types:
+            return cls
+        if types not in cls._fused:
+            name = "_".join([cls.__name__, *(kind.__name__ for _, _, kind in types)])
+            body = {
+                "reads": {**cls.reads, **fusion.reads_of(cls, types)},
+                "fusion_types": types,
+                "__module__": cls.__module__,
+                "__qualname__": name,
+                "__doc__": cls.__doc__,
+            }
+            cls._fused[types] = type(name, (cls,), body)
+        return cls._fused[types]
 
     @classmethod
     def _checked_boxes(cls, op: ScheduledOp) -> dict[str, TmaBox]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -109,9 +110,9 @@ class Kind:
         )
 
     def __hash__(self) -> int:
-        return hash((self.index, self.name, self.tile_sizes and tuple(self.tile_sizes.items())))
+        return hash((self.index, self.name))
 
-    @property
+    @cached_property
     def record(self) -> RecordLayout:
         """Where device code finds the op's data."""
         return RecordLayout.of(self.tensors, self.extent_dims, self.tile, self.scalars, self.descriptors)

@@ -68,6 +68,7 @@ class RecordLayout:
     """
 
     fields: tuple[tuple[str, str], ...]  # (name, struct format)
+    tensors: tuple[tuple[str, TensorLayout], ...]
 
     @classmethod
     def of(
@@ -87,7 +88,7 @@ class RecordLayout:
             if name in descriptors:
                 fields.append((f"tma_{name}", "q"))
         fields += [(f"scalar_{name}", _FORMATS[dtype]) for name, dtype in scalars.items()]
-        return cls(tuple(fields))
+        return cls(tuple(fields), tuple(tensors.items()))
 
     @property
     def size(self) -> int:
@@ -99,7 +100,12 @@ class RecordLayout:
         return next(i for i, (field, _) in enumerate(self.fields) if field == name) * FIELD_BYTES
 
     def values(self, op: ScheduledOp, tma: Mapping[str, int]) -> dict[str, int | float]:
-        """Field name to value, for an op of this kind; `tma` maps tensors to addresses of descriptors."""
+        """Field name to value, for an op of this kind; `tma` maps tensors to addresses of descriptors.
+
+        Raises `DtypeError`, `StrideError` or `AlignmentError` for a tensor that compiled code would misread.
+        """
+        for name, tensor in self.tensors:
+            tensor.check(op.infos[name], str(op))
         known: dict[str, int | float] = {f"extent_{dim}": extent for dim, extent in op.extents.items()}
         known |= {f"tiles_{dim}": n for dim, n in zip(op.op.declaration.tile, op.tiles, strict=True)}
         for name, info in op.infos.items():

@@ -32,7 +32,7 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
         "target": plan.target.name,
         "num_sms": plan.num_sms,
         "kinds": [_kind_to_dict(kind) for kind in plan.kinds],
-        "ops": [asdict(op) for op in plan.ops],
+        "ops": [_plain(asdict(op)) for op in plan.ops],
         "dependencies": [
             [edge.producer, edge.consumer, sorted(list(hazard) for hazard in edge.hazards)]
             for edge in plan.dependencies
@@ -71,6 +71,13 @@ def plan_from_dict(data: dict[str, Any]) -> Plan:
     )
 
 
+def _plain(value: Any) -> Any:
+    """Tuples as lists, as JSON has them."""
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
 def _kind_to_dict(kind: Kind) -> dict[str, Any]:
     return {
         "index": kind.index,
@@ -78,12 +85,12 @@ def _kind_to_dict(kind: Kind) -> dict[str, Any]:
         "extent_dims": list(kind.extent_dims),
         "tile": list(kind.tile),
         "tensors": {
-            name: {**asdict(tensor), "dtype": dtype_name(tensor.dtype)} for name, tensor in kind.tensors.items()
+            name: _plain({**asdict(tensor), "dtype": dtype_name(tensor.dtype)}) for name, tensor in kind.tensors.items()
         },
         "tile_sizes": dict(kind.tile_sizes),
         "config_texts": dict(kind.config_texts),
         "scalars": {name: dtype_name(dtype) for name, dtype in kind.scalars.items()},
-        "descriptors": {name: asdict(box) for name, box in kind.descriptors.items()},
+        "descriptors": {name: _plain(asdict(box)) for name, box in kind.descriptors.items()},
         "pipeline": asdict(kind.pipeline) if kind.pipeline else None,
         "signals_per_range": kind.signals_per_range,
         "has_store": kind.has_store,

@@ -194,24 +194,28 @@ def _does_not_fit(kinds: Sequence[Kind], target: Target, layout: SharedLayout) -
         where=f"{largest.name} on {target.name}",
         why=f"a ring of {layout.ring_pages} pages is {ring_bytes} bytes, resident pages are "
         f"{layout.resident_bytes}, records and barriers {layout.total_bytes - ring_bytes - layout.resident_bytes}",
-        fix=f"what fits: {' or '.join(_what_fits(kinds, target)) or 'fewer resident pages'}",
+        fix=f"what fits: {' or '.join(_what_fits(kinds, target)) or 'fewer and smaller pages'}",
     )
 
 
 def _what_fits(kinds: Sequence[Kind], target: Target) -> Iterator[str]:
-    """Limits on one number of the pipelines with which the kernel fits; the largest for each number."""
+    """Arguments of the pipelines that, changed one at a time, make the kernel fit; the largest of each."""
     specs = [kind.pipeline for kind in kinds if kind.pipeline]
     page_bytes = max(spec.page_bytes for spec in specs)
-    candidates: dict[str, Iterable[int]] = {
-        "input_stages": range(max(spec.input_stages for spec in specs) - 1, 0, -1),
-        "stage_pages": range(max(spec.stage_pages for spec in specs) - 1, 0, -1),
-        "page_bytes": (page_bytes >> shift for shift in range(1, (page_bytes // MIN_PAGE_BYTES).bit_length())),
+    candidates: dict[str, tuple[str, Iterable[int]]] = {
+        "input_stages": ("input_stages", range(max(spec.input_stages for spec in specs) - 1, 0, -1)),
+        "stage_pages": ("stage_pages", range(max(spec.stage_pages for spec in specs) - 1, 0, -1)),
+        "pages": ("resident_pages", range(max(spec.resident_pages for spec in specs) - 1, 0, -1)),
+        "page_bytes": (
+            "page_bytes",
+            (page_bytes >> shift for shift in range(1, (page_bytes // MIN_PAGE_BYTES).bit_length())),
+        ),
     }
-    for field, values in candidates.items():
+    for argument, (field, values) in candidates.items():
         for value in values:
             limited = [replace(kind, pipeline=_limited(kind.pipeline, field, value)) for kind in kinds]
             if _layout(limited).total_bytes <= target.shared_bytes:
-                yield f"{field}={value}"
+                yield f"{argument}={value}"
                 break
 
 
