@@ -97,15 +97,17 @@ nb::dict describe(const TensorMap& map) {
 }
 
 void bind_tensormap(nb::module_& m) {
-    m.def("decode_tensormap", [](const Bytes& raw) { return describe(decoded(raw)); }, nb::arg("raw"),
-          "Fields of a 128-byte hardware tensor map; ValueError with the reason if it is not one that is simulated.");
+    m.def(
+        "decode_tensormap", [](const Bytes& raw) { return describe(decoded(raw)); }, nb::arg("raw"),
+        "Fields of a 128-byte hardware tensor map; ValueError with the reason if it is not one that is simulated.");
     m.def(
         "encode_tensormap",
         [](uint64_t base, int dtype, const std::vector<uint64_t>& dim, const std::vector<uint64_t>& stride,
            const std::vector<uint32_t>& box, const std::vector<uint32_t>& elem_stride, int swizzle) {
             const size_t rank = dim.size();
             require(rank >= 1 && rank <= 5, "rank is 1 to 5");
-            require(stride.size() == rank && box.size() == rank && elem_stride.size() == rank, "one entry per dimension");
+            require(stride.size() == rank && box.size() == rank && elem_stride.size() == rank,
+                    "one entry per dimension");
             TensorMap map;
             map.rank = static_cast<int>(rank);
             map.base = base;
@@ -127,7 +129,8 @@ void bind_tensormap(nb::module_& m) {
             const TensorMap map = decoded(raw);
             require(coords.size() == static_cast<size_t>(map.rank), "one coordinate per dimension");
             std::string error;
-            require(check_tma(map, store ? TileCopy::store : TileCopy::load, coords.data(), shared_base, error), error);
+            require(check_tma(map, store ? TileCopy::store : TileCopy::load, coords.data(), shared_base, error),
+                    error);
         },
         nb::arg("raw"), nb::arg("coords"), nb::arg("shared_base"), nb::kw_only(), nb::arg("store") = false);
     m.def("tile_bytes", [](const Bytes& raw) { return tile_bytes(decoded(raw)); }, nb::arg("raw"));
@@ -139,7 +142,8 @@ void bind_tensormap(nb::module_& m) {
             std::vector<TileChunk> chunks;
             tile_chunks(map, store ? TileCopy::store : TileCopy::load, coords.data(), shared_base, chunks);
             std::vector<std::tuple<uint64_t, uint32_t, uint32_t, bool>> out;
-            for (const TileChunk& chunk : chunks) out.emplace_back(chunk.global, chunk.shared, chunk.bytes, chunk.oob);
+            for (const TileChunk& chunk : chunks)
+                out.emplace_back(chunk.global, chunk.shared, chunk.bytes, chunk.oob);
             return out;
         },
         nb::arg("raw"), nb::arg("coords"), nb::arg("shared_base"), nb::kw_only(), nb::arg("store") = false,
@@ -163,23 +167,34 @@ void bind_matrix(nb::module_& m) {
             const MmaKind kind{k, element_named(a_type), element_named(b_type), element_named(d_type), satfinite};
             MmaRegisters registers;
             require(mma_registers(kind, registers), "no such mma.sync");
-            const auto fits = [](const Registers& given, int wanted) { return given.shape(0) == static_cast<size_t>(wanted); };
-            require(fits(a, registers.a) && fits(b, registers.b) && fits(c, registers.d), "wrong number of registers");
+            const auto fits = [](const Registers& given, int wanted) {
+                return given.shape(0) == static_cast<size_t>(wanted);
+            };
+            require(fits(a, registers.a) && fits(b, registers.b) && fits(c, registers.d),
+                    "wrong number of registers");
             const RegisterFile a_file(a), b_file(b), c_file(c);
             RegisterFile d(c_file.count());
             mma_sync(kind, a_file.rows(), b_file.rows(), c_file.rows(), d.rows());
             return std::move(d).numpy();
         },
-        nb::arg("k"), nb::arg("a_type"), nb::arg("b_type"), nb::arg("d_type"), nb::arg("a"), nb::arg("b"), nb::arg("c"),
-        nb::arg("satfinite") = false, "mma.sync m16n8k{k}; returns d's registers.");
+        nb::arg("k"), nb::arg("a_type"), nb::arg("b_type"), nb::arg("d_type"), nb::arg("a"), nb::arg("b"),
+        nb::arg("c"), nb::arg("satfinite") = false, "mma.sync m16n8k{k}; returns d's registers.");
     m.def(
         "wgmma",
         [](int n, int k, const std::string& a_type, const std::string& b_type, const std::string& d_type,
            const Registers& d, uint64_t b_descriptor, const Bytes& shared, std::optional<uint64_t> a_descriptor,
            std::optional<Registers> a, bool scale_d, std::tuple<bool, bool> mn_major, std::tuple<bool, bool> negate,
            bool satfinite, uint32_t shared_base, std::optional<Bytes> written) {
-            const WgmmaKind kind{n, k, element_named(a_type), element_named(b_type), element_named(d_type),
-                                 std::get<0>(mn_major), std::get<1>(mn_major), std::get<0>(negate), std::get<1>(negate), satfinite};
+            const WgmmaKind kind{n,
+                                 k,
+                                 element_named(a_type),
+                                 element_named(b_type),
+                                 element_named(d_type),
+                                 std::get<0>(mn_major),
+                                 std::get<1>(mn_major),
+                                 std::get<0>(negate),
+                                 std::get<1>(negate),
+                                 satfinite};
             const int accumulators = wgmma_accumulators(kind);
             require(accumulators > 0, "no such wgmma");
             require(d.shape(0) == 4 * static_cast<size_t>(accumulators), "wrong number of accumulators");
@@ -194,7 +209,8 @@ void bind_matrix(nb::module_& m) {
             SharedFault fault;
             if (!wgmma(kind, d_file.rows(), a_file ? a_file->rows() : nullptr, a_descriptor.value_or(0), b_descriptor,
                        scale_d, view, fault)) {
-                throw std::invalid_argument(fault.message + " (first bad byte at " + std::to_string(fault.address) + ")");
+                throw std::invalid_argument(fault.message + " (first bad byte at " + std::to_string(fault.address) +
+                                            ")");
             }
             return std::move(d_file).numpy();
         },
@@ -206,9 +222,11 @@ void bind_matrix(nb::module_& m) {
     m.def(
         "ldmatrix",
         [](const Bytes& rows, bool transposed) {
-            require(rows.size() % 128 == 0 && rows.size() > 0 && rows.size() <= 512, "1, 2 or 4 matrices of 128 bytes");
+            require(rows.size() % 128 == 0 && rows.size() > 0 && rows.size() <= 512,
+                    "1, 2 or 4 matrices of 128 bytes");
             RegisterFile d(rows.size() / 128);
-            ldmatrix_unpack(static_cast<int>(d.count()), transposed, reinterpret_cast<const uint8_t(*)[16]>(rows.data()), d.rows());
+            ldmatrix_unpack(static_cast<int>(d.count()), transposed,
+                            reinterpret_cast<const uint8_t (*)[16]>(rows.data()), d.rows());
             return std::move(d).numpy();
         },
         nb::arg("rows"), nb::arg("transposed") = false);
@@ -218,7 +236,8 @@ void bind_matrix(nb::module_& m) {
             require(s.shape(0) >= 1 && s.shape(0) <= 4, "1, 2 or 4 registers");
             const RegisterFile file(s);
             std::vector<uint8_t> rows(128 * file.count());
-            stmatrix_pack(static_cast<int>(file.count()), transposed, file.rows(), reinterpret_cast<uint8_t(*)[16]>(rows.data()));
+            stmatrix_pack(static_cast<int>(file.count()), transposed, file.rows(),
+                          reinterpret_cast<uint8_t (*)[16]>(rows.data()));
             return owned(std::move(rows));
         },
         nb::arg("s"), nb::arg("transposed") = false);
@@ -241,7 +260,9 @@ auto map_vector(const Vector<From>& in, Function function) {
 
 template <class From>
 void bind_widening(nb::module_& m, const char* name, float (*function)(From)) {
-    m.def(name, [function](const Vector<From>& in) { return map_vector<float, From>(in, function); }, nb::arg("values"));
+    m.def(
+        name, [function](const Vector<From>& in) { return map_vector<float, From>(in, function); },
+        nb::arg("values"));
 }
 
 template <class To>
@@ -299,8 +320,9 @@ void bind_numbers(nb::module_& m) {
             return map_vector<uint8_t, float>(in, [&](float value) { return ue8m0_from_f32(value, how, satfinite); });
         },
         nb::arg("values"), nb::arg("rounding"), nb::arg("satfinite") = false);
-    m.def("f32_round_to_odd", [](const Vector<double>& in) { return map_vector<float, double>(in, f32_round_to_odd); },
-          nb::arg("values"));
+    m.def(
+        "f32_round_to_odd", [](const Vector<double>& in) { return map_vector<float, double>(in, f32_round_to_odd); },
+        nb::arg("values"));
     bind_fma(m, "fma_f16", fma_f16);
     bind_fma(m, "fma_bf16", fma_bf16);
     m.def(

@@ -94,9 +94,9 @@ bool with_operand(Element element, Function function) {
 
 // D for the 8 rows of a half tile: c and d hold two registers, columns {0, 2, 4, 6} and {1, 3, 5, 7}, per group.
 struct HalfTile {
-    const uint32_t* a;          // [k][32], each row's value in its four lanes
-    const uint32_t* b;          // [2 * groups][k][8], the four columns of a register, twice
-    const uint32_t* const* c;   // null: zeros
+    const uint32_t* a;         // [k][32], each row's value in its four lanes
+    const uint32_t* b;         // [2 * groups][k][8], the four columns of a register, twice
+    const uint32_t* const* c;  // null: zeros
     uint32_t* const* d;
     int k, groups;
 };
@@ -135,8 +135,9 @@ __attribute__((target("avx2,fma"))) void multiply_avx2(const HalfTile& tile) {
         __m256 sum[2][parts];
         for (int e = 0; e < 2; ++e) {
             for (int p = 0; p < parts; ++p) {
-                sum[e][p] = tile.c ? _mm256_loadu_ps(reinterpret_cast<const float*>(tile.c[2 * group + e]) + width * p)
-                                   : _mm256_setzero_ps();
+                sum[e][p] = tile.c
+                                ? _mm256_loadu_ps(reinterpret_cast<const float*>(tile.c[2 * group + e]) + width * p)
+                                : _mm256_setzero_ps();
             }
         }
         const auto* a = reinterpret_cast<const float*>(tile.a);
@@ -290,7 +291,8 @@ void multiply_warp(const WarpTile& tile) {
         if (!tile.satfinite) continue;
         for (int i = 0; i < 2 * groups; ++i) {
             uint32_t* out = tile.d[i / 2 * 4 + 2 * half + i % 2];
-            for (int lane = 0; lane < lanes; ++lane) out[lane] = saturated_sum(products[i][lane], tile.c ? c[i][lane] : 0);
+            for (int lane = 0; lane < lanes; ++lane)
+                out[lane] = saturated_sum(products[i][lane], tile.c ? c[i][lane] : 0);
         }
     }
 }
@@ -307,7 +309,9 @@ bool mma_registers(const MmaKind& kind, MmaRegisters& registers) {
     const bool float8 = is_float8(kind.a) && is_float8(kind.b);
     const bool integer8 = is_integer8(kind.a) && is_integer8(kind.b);
     bool exists = false;
-    if (sixteen) exists = (kind.k == 8 || kind.k == 16) && (kind.d == Element::f32 || kind.d == kind.a) && kind.d != Element::bf16;
+    if (sixteen)
+        exists =
+            (kind.k == 8 || kind.k == 16) && (kind.d == Element::f32 || kind.d == kind.a) && kind.d != Element::bf16;
     if (tf32) exists = (kind.k == 4 || kind.k == 8) && kind.d == Element::f32;
     if (float8) exists = (kind.k == 16 || kind.k == 32) && (kind.d == Element::f32 || kind.d == Element::f16);
     if (integer8) exists = (kind.k == 16 || kind.k == 32) && kind.d == Element::s32;
@@ -358,7 +362,8 @@ uint32_t matrix_chunk_address(const MatrixDescriptor& descriptor, bool k_major, 
     if (k_major) {
         // Core matrices of 8 rows x 16 bytes; a swizzled row holds width / 16 of them side by side.
         const uint32_t across = k * bytes;
-        offset = width ? row / 8 * stride + row % 8 * width + across : row / 8 * stride + row % 8 * 16 + across / 16 * leading;
+        offset = width ? row / 8 * stride + row % 8 * width + across
+                       : row / 8 * stride + row % 8 * 16 + across / 16 * leading;
     } else {
         // Core matrices of 8 k x 16 bytes of rows.
         const uint32_t across = row * bytes;
@@ -384,7 +389,9 @@ const uint8_t* shared_chunk(const SharedView& shared, uint32_t address, SharedFa
         const uint8_t* flags = shared.written + offset;
         uint64_t words[2];
         std::memcpy(words, flags, sizeof words);
-        const auto has_zero_byte = [](uint64_t w) { return ((w - 0x0101010101010101u) & ~w & 0x8080808080808080u) != 0; };
+        const auto has_zero_byte = [](uint64_t w) {
+            return ((w - 0x0101010101010101u) & ~w & 0x8080808080808080u) != 0;
+        };
         if (has_zero_byte(words[0]) || has_zero_byte(words[1])) {
             const void* hole = std::memchr(flags, 0, 16);
             const auto index = static_cast<uint32_t>(static_cast<const uint8_t*>(hole) - flags);
@@ -465,7 +472,8 @@ bool wgmma(const WgmmaKind& kind, uint32_t* const* d, const uint32_t* const* a, 
         return false;
     }
     ColumnOperand<max_n> columns(kind.k);
-    if (!read_tile(b_descriptor, kind.b, kind.b_mn_major, kind.negate_b, kind.n, kind.k, shared, columns, fault)) return false;
+    if (!read_tile(b_descriptor, kind.b, kind.b_mn_major, kind.negate_b, kind.n, kind.k, shared, columns, fault))
+        return false;
 
     const int accumulators = wgmma_accumulators(kind);
     for (int warp = 0; warp < 4; ++warp) {
@@ -486,8 +494,8 @@ bool wgmma(const WgmmaKind& kind, uint32_t* const* d, const uint32_t* const* a, 
 
 namespace {
 
-// Where lane l of a fragment of one 8x8 matrix finds its two elements: row l / 4, columns 2 * (l % 4) + {0, 1}; transposed,
-// column l / 4 and those rows.
+// Where lane l of a fragment of one 8x8 matrix finds its two elements: row l / 4, columns 2 * (l % 4) + {0, 1};
+// transposed, column l / 4 and those rows.
 int fragment_byte(int lane, int element, bool transposed) {
     const int major = lane / 4, minor = 2 * (lane % 4) + element;
     return transposed ? minor * 16 + major * 2 : major * 16 + minor * 2;

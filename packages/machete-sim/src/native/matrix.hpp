@@ -4,11 +4,11 @@
 // Pure functions over registers and shared memory. A register is given as a pointer to its 32 lanes, so operands
 // need not be neighbours in the register file: `const uint32_t* const* a` is a[register][lane].
 //
-// Arithmetic, the same on every host: operands are widened exactly; the float32 accumulator starts as C and takes
-// the products in order of k, each product exact (at most 22 significant bits), each addition rounded to nearest
-// even. As products are exact, a fused multiply-add changes nothing unless a bf16 or tf32 product overflows or
-// becomes subnormal in float32. float16 accumulators are float32 inside one instruction and rounded once at its
-// end. Tensor cores align and truncate the products of one step instead: results agree within tolerance, not bit by bit.
+// Arithmetic, the same on every host: operands are widened exactly; the float32 accumulator starts as C and takes the
+// products in order of k, each product exact (at most 22 significant bits), each addition rounded to nearest even. As
+// products are exact, a fused multiply-add changes nothing unless a bf16 or tf32 product overflows or becomes
+// subnormal in float32. float16 accumulators are float32 inside one instruction and rounded once at its end. Tensor
+// cores align and truncate the products of one step instead: results agree within tolerance, not bit by bit.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ int element_bytes(Element element);
 
 // Shared memory as one CTA sees it: addresses base .. base + bytes.
 struct SharedView {
-    const uint8_t* data = nullptr;     // byte at address `base`
+    const uint8_t* data = nullptr;  // byte at address `base`
     uint32_t base = 0;
     uint32_t bytes = 0;
     const uint8_t* written = nullptr;  // one flag per byte, nonzero once written; null: reads are not checked
@@ -65,11 +65,12 @@ void mma_sync(const MmaKind& kind, const uint32_t* const* a, const uint32_t* con
 // A descriptor after decoding, in bytes. The layout rules are common to wgmma and tcgen05; the bit positions are not,
 // so each has its own decoder.
 struct MatrixDescriptor {
-    uint32_t start = 0;        // shared address
-    uint32_t leading = 0;      // leading dimension byte offset
-    uint32_t stride = 0;       // stride dimension byte offset
-    uint32_t base_offset = 0;  // 0..7: row of the swizzle pattern, in units of 128 bytes, where address bits 7..9 start from
-    int swizzle = 0;           // bytes: 0, 32, 64 or 128
+    uint32_t start = 0;    // shared address
+    uint32_t leading = 0;  // leading dimension byte offset
+    uint32_t stride = 0;   // stride dimension byte offset
+    uint32_t base_offset =
+        0;            // 0..7: row of the swizzle pattern, in units of 128 bytes, where address bits 7..9 start from
+    int swizzle = 0;  // bytes: 0, 32, 64 or 128
 };
 
 // wgmma's 64-bit descriptor. False if a bit that must be 0 is set.
@@ -92,13 +93,14 @@ struct WgmmaKind {
     bool satfinite = false;                       // integer form
 };
 
-// Accumulator registers per lane of each of the 4 warps (A in registers is always 4 per lane), or 0 if the combination does
-// not exist: n a multiple of 8 up to 256 (integers: 8, 16, 24, 32, 48, ...), k 16 f16/bf16, 8 tf32, 32 e4m3/e5m2/s8/u8.
+// Accumulator registers per lane of each of the 4 warps (A in registers is always 4 per lane), or 0 if the
+// combination does not exist: n a multiple of 8 up to 256 (integers: 8, 16, 24, 32, 48, ...), k 16 f16/bf16, 8 tf32,
+// 32 e4m3/e5m2/s8/u8.
 int wgmma_accumulators(const WgmmaKind& kind);
 
-// d = a * b + (scale_d ? d : 0) for the 4 warps of a warpgroup. Register i of warp w is d[w * accumulators + i]; A comes from
-// registers a[w * 4 + i] if `a` is not null, else from `a_descriptor`. Reads all operands before it writes d.
-// False, with the fault, if a descriptor is malformed or names bytes that are out of range or were never written.
+// d = a * b + (scale_d ? d : 0) for the 4 warps of a warpgroup. Register i of warp w is d[w * accumulators + i]; A
+// comes from registers a[w * 4 + i] if `a` is not null, else from `a_descriptor`. Reads all operands before it writes
+// d. False, with the fault, if a descriptor is malformed or names bytes that are out of range or were never written.
 bool wgmma(const WgmmaKind& kind, uint32_t* const* d, const uint32_t* const* a, uint64_t a_descriptor,
            uint64_t b_descriptor, bool scale_d, const SharedView& shared, SharedFault& fault);
 

@@ -44,7 +44,8 @@ uint16_t fma_f16(uint16_t a, uint16_t b, uint16_t c, Narrowing how) {
 }
 
 uint16_t fma_bf16(uint16_t a, uint16_t b, uint16_t c, Narrowing how) {
-    return bf16_from_f32(f32_round_to_odd(fma_round_to_odd(f32_from_bf16(a), f32_from_bf16(b), f32_from_bf16(c))), how);
+    return bf16_from_f32(f32_round_to_odd(fma_round_to_odd(f32_from_bf16(a), f32_from_bf16(b), f32_from_bf16(c))),
+                         how);
 }
 
 }  // namespace machete::sim

@@ -1,8 +1,8 @@
 // Number formats of PTX: conversions and the arithmetic that float32 cannot express in one rounding.
 //
 // Branch-free where it matters, so that a loop over 32 lanes vectorises. NaN results are the canonical NaN of the
-// destination (PTX ISA "cvt"; an H200 agrees): f16 and bf16 0x7fff, f32 0x7fffffff, tf32 0x7fffe000, e4m3 and e5m2 0x7f,
-// ue8m0 0xff.
+// destination (PTX ISA "cvt"; an H200 agrees): f16 and bf16 0x7fff, f32 0x7fffffff, tf32 0x7fffe000, e4m3 and e5m2
+// 0x7f, ue8m0 0xff.
 #pragma once
 
 #include <algorithm>
@@ -27,13 +27,14 @@ inline constexpr uint32_t f32_magnitude = 0x7fffffffu;
 inline constexpr uint32_t f32_infinity = 0x7f800000u;
 inline constexpr uint32_t f32_nan = 0x7fffffffu;
 
-// A float with `mantissa` explicit bits and exponent bias `bias`, sign stripped, to float32: the exponent is rebased by an
-// integer addition, subnormals by a float subtraction that normalises them.
+// A float with `mantissa` explicit bits and exponent bias `bias`, sign stripped, to float32: the exponent is rebased
+// by an integer addition, subnormals by a float subtraction that normalises them.
 template <int mantissa, int bias>
 inline uint32_t widen(uint32_t magnitude) {
     constexpr uint32_t rebase = static_cast<uint32_t>(127 - bias) << 23;
     const uint32_t shifted = magnitude << (23 - mantissa);
-    const float subnormal = std::bit_cast<float>(shifted + rebase + (1u << 23)) - std::bit_cast<float>(rebase + (1u << 23));
+    const float subnormal =
+        std::bit_cast<float>(shifted + rebase + (1u << 23)) - std::bit_cast<float>(rebase + (1u << 23));
     return magnitude >> mantissa ? shifted + rebase : std::bit_cast<uint32_t>(subnormal);
 }
 
@@ -77,7 +78,8 @@ inline float f32_from_tf32(uint32_t bits) { return std::bit_cast<float>(bits & 0
 
 inline float f32_from_e4m3(uint8_t bits) {
     const uint32_t magnitude = bits & 0x7fu, sign = static_cast<uint32_t>(bits & 0x80u) << 24;
-    return std::bit_cast<float>(magnitude == 0x7f ? number_bits::f32_nan : number_bits::widen<3, 7>(magnitude) | sign);
+    return std::bit_cast<float>(magnitude == 0x7f ? number_bits::f32_nan
+                                                  : number_bits::widen<3, 7>(magnitude) | sign);
 }
 
 // e5m2 is the upper byte of f16.
@@ -102,8 +104,8 @@ inline uint16_t f16_from_f32(float value, Narrowing how = {}) {
     uint32_t result;
     if (how.rounding == Rounding::toward_zero) {
         const uint32_t normal = (magnitude - (112u << 23)) >> 13;
-        const auto subnormal = static_cast<uint32_t>(static_cast<int32_t>(
-            std::bit_cast<float>(std::min(magnitude, 0x38800000u)) * 16777216.0f));
+        const auto subnormal = static_cast<uint32_t>(
+            static_cast<int32_t>(std::bit_cast<float>(std::min(magnitude, 0x38800000u)) * 16777216.0f));
         result = std::min(magnitude < 0x38800000u ? subnormal : normal, 0x7bffu);
         result = magnitude == number_bits::f32_infinity ? 0x7c00u : result;
     } else {

@@ -72,7 +72,8 @@ bool decode_tensormap(const uint8_t raw[128], TensorMap& map, std::string& error
     map.base = q[0];
 
     const uint64_t stride_low[4] = {q[1] >> 32, q[2] & 0xffffffffu, q[2] >> 32, q[3] & 0xffffffffu};
-    const uint64_t dim_less_one[5] = {q[4] & 0xffffffffu, q[4] >> 32, q[5] & 0xffffffffu, q[5] >> 32, q[6] & 0xffffffffu};
+    const uint64_t dim_less_one[5] = {q[4] & 0xffffffffu, q[4] >> 32, q[5] & 0xffffffffu, q[5] >> 32,
+                                      q[6] & 0xffffffffu};
     map.stride[0] = static_cast<uint64_t>(map.elem_bits) / 8;
     for (int i = 0; i < map.rank; ++i) {
         map.dim[i] = dim_less_one[i] + 1;
@@ -86,7 +87,8 @@ bool decode_tensormap(const uint8_t raw[128], TensorMap& map, std::string& error
 void encode_tensormap(const TensorMap& map, uint8_t raw[128]) {
     uint64_t q[8] = {};
     q[0] = map.base;
-    const auto swizzle_code = map.swizzle ? static_cast<uint64_t>(std::countr_zero(static_cast<unsigned>(map.swizzle))) - 4 : 0;
+    const auto swizzle_code =
+        map.swizzle ? static_cast<uint64_t>(std::countr_zero(static_cast<unsigned>(map.swizzle))) - 4 : 0;
     q[1] = static_cast<uint64_t>(map.rank - 1) << 4 | static_cast<uint64_t>(map.dtype) << 7 | swizzle_code << 13;
     uint64_t stride_low[4] = {}, dim_less_one[5] = {};
     for (int i = 0; i < map.rank; ++i) {
@@ -174,7 +176,8 @@ void tile_chunks(const TensorMap& map, TileCopy copy, const int32_t* coords, uin
                 begin += length;
             }
         };
-        const auto low = static_cast<uint32_t>(inside ? first : bytes), high = static_cast<uint32_t>(inside ? last : bytes);
+        const auto low = static_cast<uint32_t>(inside ? first : bytes),
+                   high = static_cast<uint32_t>(inside ? last : bytes);
         piece(0, low, true);
         piece(low, high, false);
         piece(high, bytes, true);

@@ -32,13 +32,14 @@ void encode_tensormap(const TensorMap& map, uint8_t raw[128]);
 
 enum class TileCopy : uint8_t { load, store };  // store: reductions too
 
-// Whether a tile copy of this map at `coords` (map.rank elements, innermost first) to or from `shared_base` may be issued
-// at all: the limits of cp.async.bulk.tensor (PTX ISA "Tensors") and of cuTensorMapEncodeTiled, and two that are measured:
-// an H200 raises "illegal instruction" for an innermost coordinate that is not a multiple of 16 bytes, and for any
-// negative coordinate of a store.
+// Whether a tile copy of this map at `coords` (map.rank elements, innermost first) to or from `shared_base` may be
+// issued at all: the limits of cp.async.bulk.tensor (PTX ISA "Tensors") and of cuTensorMapEncodeTiled, and two that
+// are measured: an H200 raises "illegal instruction" for an innermost coordinate that is not a multiple of 16 bytes,
+// and for any negative coordinate of a store.
 bool check_tma(const TensorMap& map, TileCopy copy, const int32_t* coords, uint32_t shared_base, std::string& error);
 
-// What a load reports to its mbarrier: the bytes of the whole box, those out of bounds included, padding between rows not.
+// What a load reports to its mbarrier: the bytes of the whole box, those out of bounds included, padding between rows
+// not.
 uint32_t tile_bytes(const TensorMap& map);
 
 // A piece of a tile that is contiguous in global and in shared memory, no longer than one row of the box.
@@ -46,14 +47,15 @@ struct TileChunk {
     uint64_t global;  // meaningless when oob
     uint32_t shared;  // absolute shared address, swizzle applied
     uint32_t bytes;
-    bool oob;         // loads fill it with zeros, stores skip it
+    bool oob;  // loads fill it with zeros, stores skip it
 };
 
-// Appends the pieces of the tile at `coords` to `out`, in order of the box, innermost dimension first. Measured on an H200:
-// - a row of the box takes its own bytes in shared memory or, if that is more, the swizzle's; the rest is padding that
-//   no copy touches;
-// - loads fill with zeros from the first element out of bounds on, but stores write whole 16-byte units: where the innermost
-//   extent is not a multiple of 16 bytes, they overwrite up to 15 bytes behind it. Those are not oob here.
+// Appends the pieces of the tile at `coords` to `out`, in order of the box, innermost dimension first. Measured on an
+// H200:
+// - a row of the box takes its own bytes in shared memory or, if that is more, the swizzle's; the rest is padding
+//   that no copy touches;
+// - loads fill with zeros from the first element out of bounds on, but stores write whole 16-byte units: where the
+//   innermost extent is not a multiple of 16 bytes, they overwrite up to 15 bytes behind it. Those are not oob here.
 // Requires check_tma.
 void tile_chunks(const TensorMap& map, TileCopy copy, const int32_t* coords, uint32_t shared_base,
                  std::vector<TileChunk>& out);

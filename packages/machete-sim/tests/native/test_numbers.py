@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from fractions import Fraction
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -18,7 +19,7 @@ EIGHT_BITS = np.arange(256, dtype=np.uint8)
 SIXTEEN_BITS = np.arange(65536, dtype=np.uint16)
 
 # name, every bit pattern, the NumPy type of the same format
-FORMATS = {
+FORMATS: dict[str, tuple[NDArray, Any]] = {
     "f16": (SIXTEEN_BITS, np.float16),
     "bf16": (SIXTEEN_BITS, ml_dtypes.bfloat16),
     "e4m3": (EIGHT_BITS, ml_dtypes.float8_e4m3fn),
@@ -126,7 +127,7 @@ def test_tf32_keeps_ten_mantissa_bits(rounding: str) -> None:
     values = bits.view(np.float32) * np.where(np.arange(bits.size) % 2, -1, 1).astype(np.float32)
     mantissa, exponent = np.frexp(np.abs(values).astype(np.float64))
     scaled = np.ldexp(mantissa, 11)
-    whole = {"rn": np.rint, "rz": np.floor, "rna": lambda x: np.floor(x + 0.5)}[rounding](scaled)
+    whole = {"rn": np.rint(scaled), "rz": np.floor(scaled), "rna": np.floor(scaled + 0.5)}[rounding]
     expected = np.copysign(np.ldexp(whole, exponent - 11), values).astype(np.float32)
     got = engine.tf32_from_f32(values, rounding=rounding)
     np.testing.assert_array_equal(got, expected.view(np.uint32))
