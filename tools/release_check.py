@@ -31,14 +31,14 @@ from namespaces import problems
 
 TAG = re.compile(r"(?P<name>machete(?:-[a-z][a-z0-9-]*?)?)-v(?P<version>\d+\.\d+\.\d+\S*)")
 
-# Imports every module of the named packages, but for a pytest plugin, which only pytest imports.
+# Imports every module of the named packages, but for those of a pytest plugin, which only pytest imports.
 IMPORT_ALL = """
 import importlib, importlib.metadata, pkgutil, sys
-plugins = {point.value for point in importlib.metadata.entry_points(group="pytest11")}
+plugins = tuple(point.value + "." for point in importlib.metadata.entry_points(group="pytest11"))
 for name in sys.argv[1:]:
     package = importlib.import_module(name)
     for module in pkgutil.walk_packages(package.__path__, name + "."):
-        if module.name.split(".")[-1] != "__main__" and module.name not in plugins:
+        if not module.name.endswith(".__main__") and not f"{module.name}.".startswith(plugins):
             importlib.import_module(module.name)
 """
 
