@@ -17,12 +17,17 @@ class CopyOp(Op):
     writes = {"target": (None, ("N",))}
     tile = ("N",)
 
+    # Bound by the framework while `compute` is traced.
+    N: cutlass.Int32
+    tile_size_N: int
+    threads_per_row: int
+
     @classmethod
     def schedule(cls, *, source: torch.Tensor, target: torch.Tensor) -> list[ScheduledOp]:
         return [cls._schedule_single(tile_sizes={"N": 1024}, source=source, target=target)]
 
     @cute.jit
-    def compute(self, tile_N, source, target):  # type: ignore[no-untyped-def]  # bound by the framework
+    def compute(self, tile_N, source, target):  # type: ignore[no-untyped-def]
         for i in cutlass.range(cute.arch.thread_idx()[0], self.tile_size_N, self.threads_per_row):
             n = tile_N * self.tile_size_N + i
             if n < self.N:
