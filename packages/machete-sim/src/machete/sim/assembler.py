@@ -1,0 +1,413 @@
+"""Kernels to flat records for the native interpreter.
+
+Operands become byte offsets into a warp's register file or into the constant pool (native/inst.hpp). The assembler
+also holds what forms need to check: the width of every register operand against the type of the instruction.
+"""
+
+import struct
+from dataclasses import dataclass
+
+import numpy as np
+
+from . import _core
+from .errors import UnknownInstruction
+from .isa import lookup
+from .isa.form import known_base
+from .isa.special import SPECIAL
+from .isa.types import ADDR64, NO_OPERAND, REG16, REG64, REG128, WIDTHS
+from .ptx import (
+    Address,
+    Immediate,
+    Instruction,
+    Kernel,
+    Mark,
+    Module,
+    Name,
+    Negated,
+    Operand,
+    OperandError,
+    Pair,
+    Scope,
+    Vector,
+    parse_operands,
+)
+from .ptx.parser import SIZES, offsets
+
+SLOT = 128  # bytes of one 32-bit register of a warp
+CONSTANT = 1 << 31  # operand bit: the offset is into the constant pool
+
+_OPCODES = {name: index for index, name in enumerate(_core.opcode_names())}
+
+
+@dataclass(frozen=True)
+class Code:
+    """An assembled kernel. `places` maps a record to its instruction."""
+
+    program: object
+    places: list[int]
+    marks: dict[int, Mark]
+    static_shared: int
+    records: int
+
+
+class Assembler:
+    def __init__(self, module: Module, kernel: Kernel, globals_: dict[str, int]) -> None:
+        self.module = module
+        self.kernel = kernel
+        self.records: list[tuple[int, ...]] = []
+        self.ext: list[int] = []
+        self.places: list[int] = []
+        self.marks: dict[int, Mark] = {}
+        self._registers: dict[tuple[int, str], tuple[int, int]] = {}  # scope, name -> offset, width
+        self._resolved: dict[tuple[int, str], tuple[int, int]] = {}
+        self._predicates: dict[tuple[int, str], int] = {}
+        self._register_bytes = 0
+        self._constants: dict[tuple[int, int], int] = {}
+        self._constant_words: list[np.ndarray] = []
+        self._constant_bytes = 0
+        self._next_predicate = 2
+        self._temporaries = 0
+        self._branches: list[tuple[int, Scope, str, Instruction]] = []
+        self._guard = -1
+        self._current: Instruction | None = None
+        self.symbols, self.static_shared, self.local_bytes = self._layout(globals_)
+
+    # ---- variables
+
+    def _layout(self, globals_: dict[str, int]) -> tuple[dict[str, tuple[str, int]], int, int]:
+        """Addresses of parameters and variables: (space, address)."""
+        symbols = {p.name: ("param", p.offset) for p in self.kernel.parameters}
+        symbols |= {name: ("global", address) for name, address in globals_.items()}
+        shared = [v for v in (*self.module.variables, *self.kernel.variables) if v.space == "shared"]
+        fixed = [v for v in shared if not v.external]
+        places = offsets([(v.nbytes, v.align) for v in fixed], _core.SHARED_BASE)
+        symbols |= {v.name: ("shared", at) for v, at in zip(fixed, places, strict=False)}
+        align = max([v.align for v in shared if v.external], default=16)
+        static = -(-places[-1] // max(align, 16)) * max(align, 16) - _core.SHARED_BASE
+        symbols |= {v.name: ("shared", _core.SHARED_BASE + static) for v in shared if v.external}
+        local = [v for v in self.kernel.variables if v.space == "local"]
+        local_places = offsets([(v.nbytes, v.align) for v in local])
+        symbols |= {v.name: ("local", at) for v, at in zip(local, local_places, strict=False)}
+        return symbols, static, local_places[-1]
+
+    # ---- errors
+
+    def error(self, message: str) -> UnknownInstruction:
+        ins = self._current
+        assert ins is not None
+        line = self.module.line(ins.offset)
+        guard = f"@{'!' if ins.negated else ''}{ins.guard} " if ins.guard else ""
+        text = f"{guard}{ins.opcode} {' '.join(ins.operands.split())};"
+        return UnknownInstruction(message, text, line, self.module.source(self.kernel, ins.offset))
+
+    # ---- operands
+
+    def _register(self, name: str) -> tuple[int, int] | None:
+        """Offset and width of a register, or None if the name is none."""
+        scope = self._current.scope if self._current else None
+        assert scope is not None
+        key = (id(scope), name)
+        known = self._resolved.get(key)
+        if known is not None:
+            return known
+        found = scope.register(name)
+        if found is None:
+            return None
+        owner, kind = found
+        if kind == "pred":
+            raise self.error(f"{name} is a predicate, a register is expected")
+        owner_key = (id(owner), name)
+        known = self._registers.get(owner_key)
+        if known is None:
+            width = max(8 * SIZES[kind], 16)
+            known = self.temporary(width), width
+            self._registers[owner_key] = known
+        self._resolved[key] = known
+        return known
+
+    def temporary(self, width: int) -> int:
+        """A fresh register."""
+        offset = self._register_bytes
+        self._register_bytes += SLOT * max(width // 32, 1)
+        return offset
+
+    def predicate_index(self, name: str) -> int:
+        assert self._current is not None
+        found = self._current.scope.register(name)
+        if found is None or found[1] != "pred":
+            raise self.error(f"{name} is not a predicate")
+        key = (id(found[0]), name)
+        if key not in self._predicates:
+            self._predicates[key] = self._next_predicate
+            self._next_predicate += 1
+        return self._predicates[key]
+
+    def predicate(self, operand: Operand) -> tuple[int, bool]:
+        """A source predicate: index, negated."""
+        if isinstance(operand, Negated):
+            return self.predicate_index(operand.name.text), True
+        if isinstance(operand, Immediate) and operand.bits is None:
+            return (1 if operand.value else 0), False
+        if not isinstance(operand, Name):
+            raise self.error("a predicate is expected")
+        return self.predicate_index(operand.text), False
+
+    def is_predicate(self, operand: Operand) -> bool:
+        assert self._current is not None
+        found = self._current.scope.register(operand.text) if isinstance(operand, Name) else None
+        return found is not None and found[1] == "pred"
+
+    def plain_predicate(self, operand: Operand) -> int:
+        index, negated = self.predicate(operand)
+        if negated:
+            raise self.error("a predicate cannot be negated here")
+        return index
+
+    def predicate_dest(self, operand: Operand) -> int:
+        if not isinstance(operand, Name):
+            raise self.error("a predicate is expected as destination")
+        return NO_OPERAND if operand.text == "_" else self.predicate_index(operand.text)
+
+    def constant(self, value: int, width: int) -> int:
+        """A pool operand that holds `value` in every lane."""
+        width = 64 if width == 64 else 32
+        value &= (1 << width) - 1
+        key = (value, width)
+        offset = self._constants.get(key)
+        if offset is None:
+            offset = self._constant_bytes
+            if width == 32:
+                self._constant_words.append(np.full(32, value, np.uint32).view(np.uint64))
+                self._constant_bytes += SLOT
+            else:
+                self._constant_words.append(np.full(32, value, np.uint64))
+                self._constant_bytes += 2 * SLOT
+            self._constants[key] = offset
+        return offset | CONSTANT
+
+    def immediate(self, operand: Immediate, kind: str) -> int:
+        """The bit pattern of a literal used as `kind`."""
+        width = WIDTHS[kind]
+        if operand.bits is not None:
+            if operand.bits == 64 and width == 32 and kind == "f32":
+                value = struct.unpack("<d", operand.value.to_bytes(8, "little"))[0]
+                return int.from_bytes(struct.pack("<f", value), "little")
+            if operand.bits != width:
+                raise self.error(f"a {operand.bits}-bit float literal is no .{kind}")
+            return operand.value
+        if kind in ("f32", "f64"):
+            raise self.error(f"an integer literal is no .{kind}")
+        if not -(1 << (width - 1)) <= operand.value < 1 << width:
+            # PTX integer literals are 64 bits wide and truncated to the type that they are used as.
+            if not -(1 << 63) <= operand.value < 1 << 64:
+                raise self.error(f"literal {operand.value} does not fit")
+        return operand.value & (1 << width) - 1
+
+    def source(self, operand: Operand, kind: str, *, wider: bool = False) -> int:
+        """A source of type `kind`: register, literal, special register or address of a variable."""
+        if isinstance(operand, Name):
+            found = self._register(operand.text)
+            width = max(WIDTHS[kind], 16)
+            if found is not None:
+                if found[1] != width and not (wider and found[1] > width):
+                    raise self.error(f"{operand.text} has {found[1]} bits, .{kind} needs {width}")
+                return found[0]
+            if operand.text in SPECIAL:
+                offset = self.temporary(64 if width == 64 else 32)
+                self.emit("mov.special", d=offset, mod=SPECIAL[operand.text], flags=REG64 if width == 64 else 0)
+                return offset
+            if operand.text in self.symbols:
+                space, address = self.symbols[operand.text]
+                if width == 32 and space == "global":
+                    raise self.error(f"the address of {operand.text} needs 64 bits")
+                return self.constant(address, width)
+            raise self.error(f"{operand.text} is not declared")
+        if isinstance(operand, Immediate):
+            return self.constant(self.immediate(operand, kind), 64 if WIDTHS[kind] == 64 else 32)
+        raise self.error(f"an operand of type .{kind} is expected")
+
+    def width(self, operand: Operand) -> int:
+        """Bits of the register that `operand` names."""
+        found = self._register(operand.text) if isinstance(operand, Name) else None
+        if found is None:
+            raise self.error("a register is expected")
+        return found[1]
+
+    def literal(self, operand: Operand, low: int, high: int) -> int:
+        """An integer that must be a literal."""
+        if not isinstance(operand, Immediate) or operand.bits is not None or not low <= operand.value <= high:
+            raise self.error(f"a literal from {low} to {high} is expected")
+        return operand.value
+
+    @property
+    def opcode_base(self) -> str:
+        """The opcode up to its first modifier."""
+        assert self._current is not None
+        return self._current.opcode.partition(".")[0]
+
+    def is_register(self, operand: Operand) -> bool:
+        return isinstance(operand, Name) and self._register(operand.text) is not None
+
+    def dest(self, operand: Operand, kind: str, *, wider: bool = False) -> int:
+        """A destination register, or NO_OPERAND for the sink."""
+        if isinstance(operand, Name):
+            if operand.text == "_":
+                return NO_OPERAND
+            found = self._register(operand.text)
+            if found is not None:
+                width = max(WIDTHS[kind], 16)
+                if found[1] != width and not (wider and found[1] > width):
+                    raise self.error(f"{operand.text} has {found[1]} bits, .{kind} needs {width}")
+                return found[0]
+        raise self.error(f"a register is expected as destination of type .{kind}")
+
+    def address(self, operand: Operand, space: str) -> tuple[int, int, int]:
+        """An address: operand, offset, ADDR64 or 0."""
+        if not isinstance(operand, Address) or operand.coordinates is not None:
+            raise self.error("an address is expected")
+        base = operand.base
+        if isinstance(base, Immediate):
+            return self.constant(base.value, 64), operand.offset, ADDR64
+        found = self._register(base.text)
+        if found is not None:
+            if found[1] not in (32, 64):
+                raise self.error(f"{base.text} has {found[1]} bits, an address has 32 or 64")
+            return found[0], operand.offset, ADDR64 if found[1] == 64 else 0
+        symbol = self.symbols.get(base.text)
+        if symbol is None:
+            raise self.error(f"{base.text} is not declared")
+        if symbol[0] != ("global" if space == "const" else space):
+            raise self.error(f"{base.text} is in .{symbol[0]}, not in .{space or 'generic'}")
+        return self.constant(symbol[1], 64), operand.offset, ADDR64
+
+    # ---- records
+
+    def emit(
+        self,
+        name: str,
+        d: int = NO_OPERAND,
+        a: int = NO_OPERAND,
+        b: int = NO_OPERAND,
+        c: int = NO_OPERAND,
+        e: int = NO_OPERAND,
+        mod: int = 0,
+        ext: "list[int] | tuple[int, ...]" = (),
+        imm: int = 0,
+        flags: int = 0,
+        count: int | None = None,
+    ) -> None:
+        opcode = _OPCODES.get(name)
+        if opcode is None:
+            raise self.error(f"{name} is not implemented")
+        imm &= (1 << 64) - 1
+        self.records.append(
+            (
+                opcode, self._guard & 0xFFFFFFFF, d, a, b, c, e, mod, len(self.ext) if ext else 0,
+                len(ext) if count is None else count, imm & 0xFFFFFFFF, imm >> 32, flags, 0, 0, 0,
+            )
+        )  # fmt: skip
+        self.ext.extend(ext)
+
+    def branch(self, label: str) -> None:
+        assert self._current is not None
+        self._branches.append((len(self.records), self._current.scope, label, self._current))
+        self.emit("bra")
+
+    # ---- the whole kernel
+
+    def run(self) -> Code:
+        starts: list[int] = []
+        for index, ins in enumerate(self.kernel.instructions):
+            starts.append(len(self.records))
+            self._current = ins
+            if ins.guard is None:
+                self._guard = -1
+            else:
+                self._guard = self.predicate_index(ins.guard) * 2 + ins.negated
+            if ins.opcode == "mark":
+                self._mark(ins)
+            else:
+                found = lookup(ins.opcode)
+                if found is None:
+                    known = known_base(ins.opcode)
+                    hint = f"; known forms of {ins.opcode.partition('.')[0]}: {len(known)}" if known else ""
+                    raise self.error(f"unknown instruction {ins.opcode}{hint}")
+                try:
+                    operands = parse_operands(ins.operands)
+                except OperandError as error:
+                    raise self.error(str(error)) from None
+                found[0].build(self, operands, found[1])
+            self.places.extend([index] * (len(self.records) - len(self.places)))
+        starts.append(len(self.records))
+        self._current = self.kernel.instructions[-1] if self.kernel.instructions else None
+        self._guard = -1
+        self.emit("exit")
+        self.places.append(len(self.kernel.instructions) - 1)
+        for record, scope, label, ins in self._branches:
+            target = scope.label(label)
+            if target is None:
+                self._current = ins
+                raise self.error(f"label {label} is not defined")
+            self.records[record] = (*self.records[record][:10], starts[target], *self.records[record][11:])
+        return self._finish()
+
+    def _finish(self) -> Code:
+        code = np.array(self.records, np.uint32).reshape(-1, 16)
+        words = np.concatenate(self._constant_words) if self._constant_words else np.zeros(16, np.uint64)
+        program = _core.make_program(
+            code,
+            np.array(self.ext or [0], np.uint32),
+            words,
+            register_bytes=max(self._register_bytes, SLOT),
+            predicates=self._next_predicate,
+            static_shared=self.static_shared,
+            local_bytes=self.local_bytes,
+        )
+        return Code(program, self.places, self.marks, self.static_shared, len(self.records))
+
+    def _mark(self, ins: Instruction) -> None:
+        mark = self.kernel.marks[int(ins.operands)]
+        ext: list[int] = []
+        for text in mark.operands:
+            (operand,) = parse_operands(text)
+            if isinstance(operand, Immediate):
+                ext += [self.constant(operand.value, 64), 1]
+                continue
+            assert isinstance(operand, Name)
+            found = self._register(operand.text)
+            if found is None:
+                raise self.error(f"{operand.text} is not a register")
+            ext += [found[0], int(found[1] == 64)]
+        self.marks[len(self.records)] = mark
+        self.emit("mark", ext=ext)
+
+    # ---- checks that many forms share
+
+    def expect(self, operands: tuple[Operand, ...], *counts: int) -> None:
+        if len(operands) not in counts:
+            raise self.error(f"{' or '.join(map(str, counts))} operands are expected, there are {len(operands)}")
+
+    def pair(self, operand: Operand) -> tuple[Operand, Operand | None]:
+        """p|q or p alone."""
+        if isinstance(operand, Pair):
+            return operand.first, operand.second
+        return operand, None
+
+    def vector(self, operand: Operand, count: int | None = None) -> tuple[Operand, ...]:
+        if not isinstance(operand, Vector):
+            raise self.error("a vector in braces is expected")
+        if count is not None and len(operand.items) != count:
+            raise self.error(f"{count} elements in braces are expected")
+        return operand.items
+
+    def data_flags(self, operands: tuple[Operand, ...], kind: str) -> int:
+        """REG16, REG64 or REG128 of the registers of a load or store; they must agree."""
+        widths = {
+            self._register(op.text)[1]  # type: ignore[index]
+            for op in operands
+            if isinstance(op, Name) and op.text != "_" and self._register(op.text) is not None
+        }
+        if len(widths) > 1:
+            raise self.error("registers of one vector must have one width")
+        width = widths.pop() if widths else max(WIDTHS[kind], 16)
+        return {16: REG16, 32: 0, 64: REG64, 128: REG128}[width]

@@ -1,0 +1,19 @@
+"""The instruction table: one module per family, each form with its pattern, operands and section of the PTX ISA."""
+
+from . import barriers, comparison, control, conversion, copies, floating, integer, memory, move
+from .form import Form, all_forms, lookup
+
+__all__ = [
+    "Form",
+    "all_forms",
+    "barriers",
+    "comparison",
+    "control",
+    "conversion",
+    "copies",
+    "floating",
+    "integer",
+    "lookup",
+    "memory",
+    "move",
+]

@@ -1,0 +1,244 @@
+"""Asynchronous copies: cp.async, bulk and tensor copies by TMA (PTX ISA 9.7.9.24 to 9.7.9.27)."""
+
+from typing import TYPE_CHECKING
+
+from ..ptx import Address
+from .form import Groups, form
+from .memory import ATOMIC_TYPES, OPERATIONS, generic_address
+from .types import NO_OPERAND
+
+if TYPE_CHECKING:
+    from ..assembler import Assembler
+    from ..ptx import Operand
+
+TO_SHARED = "shared::{dst:cta|cluster}.global"
+MBARRIER = "mbarrier::complete_tx::bytes"
+MULTICAST = "[.{multicast:multicast::cluster}]"
+HINT = "[.{hint:L2::cache_hint}]"
+GROUP = "[.cta_group::1]"
+RANK = "{rank:1|2|3|4|5}d"
+
+
+class Entries:
+    """The operand list of a copy: registers, and a bit per entry that is 64 bits wide."""
+
+    def __init__(self, asm: "Assembler") -> None:
+        self.asm = asm
+        self.registers: list[int] = []
+        self.wide = 0
+
+    def add(self, register: int, wide: bool) -> None:
+        self.wide |= wide << len(self.registers)
+        self.registers.append(register)
+
+    def shared(self, operand: "Operand") -> None:
+        a, offset, flag = self.asm.address(operand, "shared")
+        if offset:
+            width = 64 if flag else 32
+            target = self.asm.temporary(width)
+            self.asm.emit(f"add.b{width}", d=target, a=a, b=self.asm.constant(offset, width))
+            a = target
+        self.add(a, bool(flag))
+
+    def global_(self, operand: "Operand") -> None:
+        a, offset, flag = self.asm.address(operand, "global")
+        if not flag:
+            raise self.asm.error("a 64-bit address is expected")
+        if offset:
+            target = self.asm.temporary(64)
+            self.asm.emit("add.b64", d=target, a=a, b=self.asm.constant(offset, 64))
+            a = target
+        self.add(a, True)
+
+    def word(self, operand: "Operand", kind: str = "u32") -> None:
+        self.add(self.asm.source(operand, kind), False)
+
+    def tensor(self, operand: "Operand", rank: int) -> "tuple[Operand, ...]":
+        """Adds the tensor map, returns the coordinates."""
+        if not isinstance(operand, Address) or operand.coordinates is None or len(operand.coordinates) != rank:
+            raise self.asm.error(f"[tensor map, {{{rank} coordinates}}] is expected")
+        self.add(generic_address(self.asm, Address(operand.base, operand.offset)), True)
+        return operand.coordinates
+
+    def emit(self, name: str, mod: int = 0) -> None:
+        self.asm.emit(name, ext=self.registers, imm=self.wide, mod=mod)
+
+
+def _trailing(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups, count: int) -> "Operand | None":
+    """Checks the operand count; returns the multicast mask. A cache hint is last."""
+    multicast, hint = "multicast" in groups, "hint" in groups
+    asm.expect(ops, count + multicast + hint)
+    if hint:
+        asm.source(ops[-1], "b64")
+    return ops[count] if multicast else None
+
+
+# ---- bulk
+
+
+@form(f"cp.async.bulk.{TO_SHARED}.{MBARRIER}{MULTICAST}{HINT}", section="9.7.9.25.4.1")
+def bulk_load(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
+    mask = _trailing(asm, ops, groups, 4)
+    entries = Entries(asm)
+    entries.shared(ops[0])
+    entries.global_(ops[1])
+    entries.word(ops[2])
+    entries.shared(ops[3])
+    if mask is not None:
+        entries.word(mask, "u16")
+    entries.emit("bulk.load", mod=mask is not None)
+
+
+@form(f"cp.async.bulk.global.shared::cta.bulk_group{HINT}", section="9.7.9.25.4.1")
+def bulk_store(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
+    _trailing(asm, ops, groups, 3)
+    _bulk_store(asm, ops, 0)
+
+
+REDUCTIONS = (
+    "{op:add}.{t:u32|s32|u64|f32|f64}",
+    "{op:add}.noftz.{t:f16|bf16}",
+    "{op:min|max}.{t:u32|s32|u64|s64|f16|bf16}",
+    "{op:and|or|xor}.{t:b32|b64}",
+    "{op:inc|dec}.{t:u32}",
+)
+
+
+@form(
+    *(f"cp.reduce.async.bulk.global.shared::cta.bulk_group{HINT}.{tail}" for tail in REDUCTIONS), section="9.7.9.25.4.2"
+)
+def bulk_reduce(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
+    _trailing(asm, ops, groups, 3)
+    _bulk_store(asm, ops, 1 | OPERATIONS[groups["op"]] << 8 | ATOMIC_TYPES[groups["t"]] << 16)
+
+
+def _bulk_store(asm: "Assembler", ops: "tuple[Operand, ...]", mod: int) -> None:
+    entries = Entries(asm)
+    entries.global_(ops[0])
+    entries.shared(ops[1])
+    entries.word(ops[2])
+    entries.emit("bulk.store", mod=mod)
+
+
+@form(f"cp.async.bulk.prefetch.L2.global{HINT}", section="9.7.9.25.4.3")
+def bulk_prefetch(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
+    _trailing(asm, ops, groups, 2)
+    entries = Entries(asm)
+    entries.global_(ops[0])
+    entries.word(ops[1])
+    entries.emit("bulk.prefetch")
+
+
+# ---- tensor tiles
+
+
+@form(f"cp.async.bulk.tensor.{RANK}.{TO_SHARED}[.tile].{MBARRIER}{MULTICAST}{GROUP}{HINT}",
+      f"cp.async.bulk.tensor.{RANK}.{TO_SHARED}[.tile].{MBARRIER}{MULTICAST}.{{hint:L2::cache_hint}}{GROUP}",
+      section="9.7.9.27.1.2")  # fmt: skip
+def tile_load(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
+    mask = _trailing(asm, ops, groups, 3)
+    rank = int(groups["rank"])
+    entries = Entries(asm)
+    entries.shared(ops[0])
+    coordinates = entries.tensor(ops[1], rank)
+    entries.shared(ops[2])
+    for coordinate in coordinates:
+        entries.word(coordinate, "s32")
+    if mask is not None:
+        entries.word(mask, "u16")
+    entries.emit("tile.load", mod=rank | (mask is not None) << 8)
+
+
+@form(f"cp.async.bulk.tensor.{RANK}.global.shared::cta[.tile].bulk_group{HINT}", section="9.7.9.27.1.2")
+def tile_store(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
+    _tile_store(asm, ops, groups, 0)
+
+
+@form(f"cp.reduce.async.bulk.tensor.{RANK}.global.shared::cta.{{op:add|min|max|inc|dec|and|or|xor}}[.tile].bulk_group{HINT}",
+      section="9.7.9.27.1.3")  # fmt: skip
+def tile_reduce(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
+    _tile_store(asm, ops, groups, 1 + OPERATIONS[groups["op"]])
+
+
+def _tile_store(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups, reduction: int) -> None:
+    _trailing(asm, ops, groups, 2)
+    rank = int(groups["rank"])
+    entries = Entries(asm)
+    coordinates = entries.tensor(ops[0], rank)
+    entries.shared(ops[1])
+    for coordinate in coordinates:
+        entries.word(coordinate, "s32")
+    entries.emit("tile.store", mod=rank | reduction << 8)
+
+
+@form(f"cp.async.bulk.prefetch.tensor.{RANK}.L2.global[.tile]{HINT}", section="9.7.9.27.1.4")
+def tile_prefetch(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
+    _trailing(asm, ops, groups, 1)
+    rank = int(groups["rank"])
+    entries = Entries(asm)
+    for coordinate in entries.tensor(ops[0], rank):
+        entries.word(coordinate, "s32")
+    entries.emit("tile.prefetch", mod=rank)
+
+
+@form("cp.async.bulk.commit_group", section="9.7.9.25.3.1")
+def bulk_commit(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
+    asm.expect(ops, 0)
+    asm.emit("bulk.commit")
+
+
+@form("cp.async.bulk.wait_group[.{read:read}]", section="9.7.9.25.3.2")
+def bulk_wait(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
+    asm.expect(ops, 1)
+    asm.emit("bulk.wait", imm=asm.literal(ops[0], 0, 1 << 20), mod="read" in groups)
+
+
+# ---- cp.async of single threads
+
+
+@form("cp.async.{cache:ca|cg}.{dst:shared|shared::cta}.global[.{hint:L2::cache_hint}][.{prefetch:L2::64B|L2::128B|L2::256B}]",
+      section="9.7.9.24.3")  # fmt: skip
+def copy(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
+    hint = "hint" in groups
+    asm.expect(ops, 3 + hint, 4 + hint)
+    if hint:
+        asm.source(ops[-1], "b64")
+        ops = ops[:-1]
+    nbytes = asm.literal(ops[2], 4, 16)
+    if nbytes not in (4, 8, 16) or (groups["cache"] == "cg" and nbytes != 16):
+        raise asm.error(f"cp.async.{groups['cache']} cannot copy {nbytes} bytes")
+    entries = Entries(asm)
+    entries.shared(ops[0])
+    entries.global_(ops[1])
+    size = ignore = NO_OPERAND
+    if len(ops) == 4:
+        if asm.is_predicate(ops[3]):
+            ignore = asm.plain_predicate(ops[3])
+        else:
+            size = asm.source(ops[3], "u32")
+    asm.emit("cp.async", ext=[*entries.registers, size, ignore], imm=entries.wide, mod=nbytes)
+
+
+@form("cp.async.commit_group", section="9.7.9.24.4")
+def commit(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
+    asm.expect(ops, 0)
+    asm.emit("cp.async.commit")
+
+
+@form("cp.async.wait_group", section="9.7.9.24.5")
+def wait_group(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
+    asm.expect(ops, 1)
+    asm.emit("cp.async.wait", imm=asm.literal(ops[0], 0, 1 << 20))
+
+
+@form("cp.async.wait_all", section="9.7.9.24.5")
+def wait_all(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
+    asm.expect(ops, 0)
+    asm.emit("cp.async.wait", mod=1)
+
+
+@form("cp.async.mbarrier.arrive[.{noinc:noinc}][.{space:shared::cta|shared}].b64", section="9.7.13.15.14")
+def arrive(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
+    asm.expect(ops, 1)
+    a, imm, flags = asm.address(ops[0], "shared" if "space" in groups else "generic")
+    asm.emit("cp.async.arrive", a=a, imm=imm, flags=flags, mod="noinc" in groups)

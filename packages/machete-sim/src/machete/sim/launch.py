@@ -1,0 +1,132 @@
+"""Running an image: what memory it may touch, how it is launched, what came of it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from . import _core
+from .errors import FAULTS, ExecutionError, UnsupportedLaunch, WaitingWarp
+from .image import Image
+
+MAX_THREADS = 1024
+
+
+@dataclass(frozen=True)
+class Region:
+    """One allocation the kernel may touch: device addresses are addresses of this process."""
+
+    address: int
+    nbytes: int
+    name: str
+    writable: bool = True
+
+
+@dataclass(frozen=True)
+class LaunchConfig:
+    """grid, block: CTAs and threads (x, y, z). dynamic_shared: bytes. sms: how many CTAs are resident at a time (None:
+    all). seed: order of warps and of asynchronous completions. max_instructions: warp instructions before it is a livelock.
+    """
+
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    dynamic_shared: int = 0
+    cluster: tuple[int, int, int] = (1, 1, 1)
+    sms: int | None = None
+    seed: int = 0
+    max_instructions: int = 2_000_000_000
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a launch did. Counts are over all CTAs; instructions are of warps; bytes are those of asynchronous copies.
+
+    max_stages_in_flight: most mbarriers of one CTA that waited for bytes of asynchronous copies at one moment.
+    """
+
+    instructions: int
+    seconds: float
+    ctas: int
+    max_stages_in_flight: int
+    async_copies: int
+    bytes_loaded: int
+    bytes_stored: int
+    matrix_instructions: int
+
+    @property
+    def summary(self) -> dict[str, int | float]:
+        """The same as plain numbers, with the speed."""
+        return asdict(self) | {"instructions_per_second": self.instructions / max(self.seconds, 1e-9)}
+
+
+def run(
+    image: Image,
+    params: bytes,
+    config: LaunchConfig,
+    memory: Sequence[Region] = (),
+    progress: Callable[[int, int], None] | None = None,
+) -> Report:
+    """Execute a launch.
+
+    params: the parameter block in PTX .param layout. progress: called now and then with the warp instructions done and the
+    CTAs retired. Raises an ExecutionError that names the place, or UnsupportedLaunch before anything runs.
+    """
+    _check(image, params, config)
+    regions = [(r.address, r.nbytes, r.name, r.writable) for r in memory if r.nbytes]
+    regions += [(a.ctypes.data, a.nbytes, name, writable) for a, name, writable in image.variables if a.nbytes]
+    result = _core.launch(
+        image.code.program,
+        np.frombuffer(params or b"\0", np.uint8),
+        list(config.grid),
+        list(config.block),
+        config.dynamic_shared,
+        config.sms or 0,
+        config.seed,
+        config.max_instructions,
+        regions,
+        progress,
+    )
+    if "fault" in result:
+        raise _error(image, result["fault"])
+    return Report(
+        instructions=result["instructions"],
+        seconds=result["seconds"],
+        ctas=result["retired_ctas"],
+        max_stages_in_flight=result["max_stages_in_flight"],
+        async_copies=result["async_copies"],
+        bytes_loaded=result["bytes_loaded"],
+        bytes_stored=result["bytes_stored"],
+        matrix_instructions=result["matrix_instructions"],
+    )
+
+
+def _check(image: Image, params: bytes, config: LaunchConfig) -> None:
+    needed = image.kernel.parameter_bytes
+    if len(params) < needed:
+        raise UnsupportedLaunch(f"{image.kernel.name} takes {needed} bytes of parameters, {len(params)} are given")
+    if config.cluster != (1, 1, 1):
+        raise UnsupportedLaunch(f"clusters of {config.cluster} CTAs are not simulated yet; a cluster is one CTA")
+    threads = config.block[0] * config.block[1] * config.block[2]
+    if min(*config.grid, *config.block) < 1 or threads > MAX_THREADS:
+        raise UnsupportedLaunch(f"grid {config.grid}, block {config.block}: a block has 1 to {MAX_THREADS} threads")
+    required = image.kernel.limits.get("reqntid")
+    if required is not None and (*required, 1, 1)[:3] != config.block:
+        raise UnsupportedLaunch(f"{image.kernel.name} was compiled for blocks of {required}, not {config.block}")
+
+
+def _error(image: Image, fault: dict[str, Any]) -> ExecutionError:
+    def place(pc: int, mark: dict[str, Any]) -> Any:
+        text = image.mark_text(mark["pc"], mark["values"])
+        return image.place(pc, text) if pc >= 0 else None
+
+    kind = FAULTS[fault["kind"]]
+    located = fault["warp"] >= 0
+    return kind(
+        fault["message"],
+        cta=tuple(fault["cta"]) if located else None,
+        warp=fault["warp"] if located else None,
+        lanes=tuple(lane for lane in range(32) if fault["lanes"] >> lane & 1),
+        place=place(fault["pc"], fault["mark"]),
+        waiting=[WaitingWarp(w["cta"], w["warp"], w["what"], place(w["pc"], w["mark"])) for w in fault["waiting"]],
+    )

@@ -1,0 +1,98 @@
+// cp.async of single threads (PTX ISA 9.7.9.24).
+#include <cstring>
+
+#include "lanes.hpp"
+#include "machine.hpp"
+#include "shared_address.hpp"
+
+namespace machete::sim {
+namespace {
+
+// ext: dst, src64, source bytes or none, ignore-src predicate or none; mod = copied bytes (4, 8, 16)
+int copy(RegView& r, const Inst& i, uint32_t mask) {
+    Warp& w = warp_of(r);
+    Machine& machine = *w.machine;
+    Cta& cta = *w.cta;
+    const uint32_t* ext = machine.program.ext.data() + i.ext;
+    const uint32_t bytes = i.mod;
+    std::unique_ptr<Copy> open;
+    for (uint32_t l = 0; l < kLanes; ++l) {
+        if (!(mask >> l & 1)) continue;
+        const uint32_t dst = to_shared(address_value(w, ext[0], i.imm & 1, l), l);
+        const uint64_t src = address_value(w, ext[1], i.imm >> 1 & 1, l);
+        uint32_t n = ext[2] == kNoOperand ? bytes : lanes<uint32_t>(w, ext[2])[l];
+        if (ext[3] != kNoOperand && (w.pred[ext[3]] >> l & 1)) n = 0;
+        if (n > bytes) throw Fault{FaultKind::out_of_bounds, format("cp.async of %u bytes is given %u", bytes, n), 1u << l};
+        if (dst % bytes || (n && src % bytes))
+            throw Fault{FaultKind::misaligned, format("cp.async of %u bytes from %#llx to shared %#x", bytes,
+                                                      static_cast<unsigned long long>(src), dst), 1u << l};
+        check_shared(cta, dst, bytes, l, "cp.async");
+        if (n) global_range(machine, w.region, src, n, false, l, "cp.async");
+        std::memset(cta.shadow + dst, 0, bytes);
+        const uint64_t group = w.lane_copies(l).async_committed;
+        if (open && open->group != group) machine.issue(std::move(open));
+        if (!open) {
+            open = std::make_unique<Copy>();
+            open->kind = CopyKind::cp_async;
+            open->cta = &cta;
+            open->warp = &w;
+            open->pc = w.pc;
+            open->lane = l;
+            open->group = group;
+        }
+        open->mask |= 1u << l;
+        open->total += bytes;
+        if (n) open->chunks.push_back({src, dst, n, false});
+        if (n < bytes) open->chunks.push_back({0, dst + n, bytes - n, true});
+        machine.stats().bytes_loaded += n;
+    }
+    if (open) machine.issue(std::move(open));
+    return kNext;
+}
+
+int commit(RegView& r, const Inst&, uint32_t mask) {
+    Warp& w = warp_of(r);
+    for (uint32_t l = 0; l < kLanes; ++l)
+        if (mask >> l & 1) ++w.lane_copies(l).async_committed;
+    return kNext;
+}
+
+void finish(Warp& w, uint32_t lane, uint64_t below) {
+    w.machine->finish_copies(
+        [&](const Copy& c) { return c.kind == CopyKind::cp_async && c.warp == &w && (c.mask >> lane & 1) && c.group < below; },
+        false);
+}
+
+int wait(RegView& r, const Inst& i, uint32_t mask) {   // imm = groups that may stay pending; mod 1: wait_all
+    Warp& w = warp_of(r);
+    const auto keep = static_cast<uint64_t>(i.imm);
+    for (uint32_t l = 0; l < kLanes; ++l) {
+        if (!(mask >> l & 1)) continue;
+        const uint64_t committed = w.lane_copies(l).async_committed;
+        finish(w, l, (i.mod & 1) ? committed + 1 : committed > keep ? committed - keep : 0);
+    }
+    return kNext;
+}
+
+// cp.async.mbarrier.arrive: the arrival comes when the thread's copies have landed. They land here.
+int arrive(RegView& r, const Inst& i, uint32_t mask) {   // a = mbarrier; mod 1: noinc
+    Warp& w = warp_of(r);
+    for (uint32_t l = 0; l < kLanes; ++l) {
+        if (!(mask >> l & 1)) continue;
+        Mbarrier& b = mbarrier_at(w, shared_address(w, i, i.a, l, static_cast<uint64_t>(i.imm)), l);
+        finish(w, l, ~0ull);
+        if (i.mod & 1) mbarrier_arrive(*w.machine, *w.cta, b, 1, l);
+    }
+    ++w.effects;
+    return kNext;
+}
+
+const NamedHandler table[] = {
+    {"cp.async", copy}, {"cp.async.commit", commit}, {"cp.async.wait", wait}, {"cp.async.arrive", arrive},
+};
+
+}  // namespace
+
+HandlerTable async_copy_handlers() { return {table, static_cast<int>(sizeof(table) / sizeof(table[0]))}; }
+
+}  // namespace machete::sim

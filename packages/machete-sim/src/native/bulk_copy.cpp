@@ -1,0 +1,338 @@
+// Bulk and tensor copies by the TMA unit (PTX ISA 9.7.9.25, 9.7.9.27).
+//
+// Operand lists in Inst::ext, entries marked 64 are 64-bit registers:
+//   bulk load   dst, src64, bytes, mbarrier          bulk store  dst64, src, bytes
+//   tile load   dst, map64, mbarrier, c0 …           tile store  map64, src, c0 …
+// Shared addresses may be 32 or 64 bits wide: flag bit n of Inst::imm is set if entry n is 64 bits wide.
+#include <algorithm>
+#include <cstring>
+
+#include "lanes.hpp"
+#include "machine.hpp"
+#include "shared_address.hpp"
+
+namespace machete::sim {
+
+uint64_t checksum(const Cta& cta, const std::vector<TileChunk>& chunks) {
+    uint64_t h = 0;
+    for (const TileChunk& c : chunks) {
+        if (c.oob) continue;
+        const uint8_t* p = cta.shared + c.shared;
+        uint32_t n = c.bytes;
+        for (; n >= 8; n -= 8, p += 8) {
+            uint64_t v;
+            std::memcpy(&v, p, 8);
+            h = (h ^ v) * 0x9e3779b97f4a7c15ull;
+            h ^= h >> 29;
+        }
+        for (; n; --n, ++p) h = (h ^ *p) * 0x9e3779b97f4a7c15ull;
+    }
+    return h;
+}
+
+void perform_read(Machine&, Copy& copy) {
+    const Cta& cta = *copy.cta;
+    if (checksum(cta, copy.chunks) != copy.checksum)
+        throw Fault{FaultKind::race,
+                    "the source of this bulk store was overwritten before the store had read it "
+                    "(cp.async.bulk.wait_group.read is missing or too late)", 1u << copy.lane};
+    copy.data.resize(copy.total);
+    uint8_t* p = copy.data.data();
+    for (const TileChunk& c : copy.chunks) {
+        std::memcpy(p, cta.shared + c.shared, c.bytes);
+        p += c.bytes;
+    }
+    copy.read = true;
+}
+
+namespace {
+
+void reduce_into(uint8_t* d, const uint8_t* s, uint32_t bytes, int op, int type) {
+    static const uint32_t sizes[] = {4, 4, 8, 8, 4, 8, 4, 8, 2, 2, 4, 4, 2};
+    const uint32_t n = sizes[type];
+    for (uint32_t k = 0; k + n <= bytes; k += n) {
+        uint64_t old = 0, x = 0;
+        std::memcpy(&old, d + k, n);
+        std::memcpy(&x, s + k, n);
+        const uint64_t r = apply_atomic(op, type, old, x);
+        std::memcpy(d + k, &r, n);
+    }
+}
+
+}  // namespace
+
+void perform_copy(Machine& machine, Copy& copy) {
+    if (copy.kind == CopyKind::store) {
+        if (!copy.read) perform_read(machine, copy);
+        const uint8_t* p = copy.data.data();
+        for (const TileChunk& c : copy.chunks) {
+            if (!c.oob) {
+                auto* d = reinterpret_cast<uint8_t*>(c.global);
+                if (copy.reduce >= 0) {
+                    reduce_into(d, p, c.bytes, copy.reduce, copy.reduce_type);
+                } else {
+                    std::memcpy(d, p, c.bytes);
+                }
+            }
+            p += c.bytes;
+        }
+        return;
+    }
+    Cta& cta = *copy.cta;
+    for (const TileChunk& c : copy.chunks) {
+        if (c.oob) {
+            std::memset(cta.shared + c.shared, 0, c.bytes);
+        } else {
+            std::memcpy(cta.shared + c.shared, reinterpret_cast<const void*>(c.global), c.bytes);
+        }
+        std::memset(cta.shadow + c.shared, 1, c.bytes);
+    }
+    if (copy.mbarrier) mbarrier_copy_done(machine, cta, copy.mbarrier, copy.total, copy.lane);
+}
+
+namespace {
+
+struct Operands {
+    Warp& w;
+    const Inst& i;
+    const uint32_t* ext;
+    Operands(Warp& warp, const Inst& inst) : w(warp), i(inst), ext(warp.machine->program.ext.data() + inst.ext) {}
+    uint64_t raw(uint32_t n, uint32_t l) const { return address_value(w, ext[n], i.imm >> n & 1, l); }
+    uint32_t shared(uint32_t n, uint32_t l) const { return to_shared(raw(n, l), l); }
+    uint32_t word(uint32_t n, uint32_t l) const { return static_cast<uint32_t>(raw(n, l)); }
+};
+
+// All global pieces must lie in memory of the launch.
+void check_global(Warp& w, const std::vector<TileChunk>& chunks, bool write, uint32_t lane, const char* what) {
+    uint64_t lo = ~0ull, hi = 0;
+    for (const TileChunk& c : chunks) {
+        if (c.oob) continue;
+        lo = std::min(lo, c.global);
+        hi = std::max(hi, c.global + c.bytes);
+    }
+    if (lo >= hi) return;
+    const Region* r = w.machine->find_region(lo);
+    if (r && hi <= r->end && (!write || r->writable)) return;
+    for (const TileChunk& c : chunks)
+        if (!c.oob) global_range(*w.machine, w.region, c.global, c.bytes, write, lane, what);
+}
+
+void issue_load(Warp& w, std::vector<TileChunk> chunks, uint32_t total, uint32_t mbarrier, uint32_t lane) {
+    Machine& machine = *w.machine;
+    Cta& cta = *w.cta;
+    mbarrier_at(w, mbarrier, lane);
+    for (const TileChunk& c : chunks) {
+        check_shared(cta, c.shared, c.bytes, lane, "asynchronous copy");
+        std::memset(cta.shadow + c.shared, 0, c.bytes);   // unreadable until it lands
+    }
+    check_global(w, chunks, false, lane, "asynchronous load");
+    machine.stats().bytes_loaded += total;
+    mbarrier_copy_issued(machine, cta, mbarrier);
+    auto copy = std::make_unique<Copy>();
+    copy->kind = CopyKind::load;
+    copy->cta = &cta;
+    copy->warp = &w;
+    copy->pc = w.pc;
+    copy->lane = lane;
+    copy->chunks = std::move(chunks);
+    copy->total = total;
+    copy->mbarrier = mbarrier;
+    machine.issue(std::move(copy));
+}
+
+void issue_store(Warp& w, std::vector<TileChunk> chunks, uint32_t lane, int reduce, int type) {
+    Machine& machine = *w.machine;
+    Cta& cta = *w.cta;
+    uint32_t total = 0;
+    for (const TileChunk& c : chunks) {
+        total += c.bytes;
+        if (c.oob) continue;
+        check_shared(cta, c.shared, c.bytes, lane, "asynchronous copy");
+        for (uint32_t k = 0; k < c.bytes; ++k)
+            if (cta.shadow[c.shared + k] != 1) uninitialised(cta, machine, c.shared, c.bytes, lane, "bulk store");
+    }
+    check_global(w, chunks, true, lane, "asynchronous store");
+    machine.stats().bytes_stored += total;
+    auto copy = std::make_unique<Copy>();
+    LaneCopies& state = w.lane_copies(lane);
+    copy->kind = CopyKind::store;
+    copy->cta = &cta;
+    copy->warp = &w;
+    copy->pc = w.pc;
+    copy->lane = lane;
+    copy->checksum = checksum(cta, chunks);
+    copy->chunks = std::move(chunks);
+    copy->total = total;
+    copy->group = state.bulk_committed;
+    copy->reduce = reduce;
+    copy->reduce_type = type;
+    machine.issue(std::move(copy));
+}
+
+void check_bulk(uint64_t a, uint64_t b, uint32_t bytes, uint32_t lane) {
+    if (a % 16 || b % 16 || bytes % 16)
+        throw Fault{FaultKind::misaligned,
+                    format("bulk copy of %u bytes between %#llx and %#llx: all three must be multiples of 16", bytes,
+                           static_cast<unsigned long long>(a), static_cast<unsigned long long>(b)), 1u << lane};
+}
+
+void check_multicast(const Operands& o, uint32_t index, uint32_t l) {
+    const uint32_t mask = o.word(index, l) & 0xffffu;
+    if (mask != 1)
+        throw Fault{FaultKind::out_of_bounds, format("multicast to CTAs %#x of a cluster of one", mask), 1u << l};
+}
+
+// mod bit 0: multicast mask is entry 4
+int bulk_load(RegView& r, const Inst& i, uint32_t mask) {
+    const Operands o(warp_of(r), i);
+    for (uint32_t l = 0; l < kLanes; ++l) {
+        if (!(mask >> l & 1)) continue;
+        const uint32_t dst = o.shared(0, l), bytes = o.word(2, l);
+        const uint64_t src = o.raw(1, l);
+        if (i.mod & 1) check_multicast(o, 4, l);
+        check_bulk(src, dst, bytes, l);
+        issue_load(o.w, {TileChunk{src, dst, bytes, false}}, bytes, o.shared(3, l), l);
+    }
+    return kNext;
+}
+
+// mod: 0, or 1 | op << 8 | type << 16 for cp.reduce
+int bulk_store(RegView& r, const Inst& i, uint32_t mask) {
+    const Operands o(warp_of(r), i);
+    for (uint32_t l = 0; l < kLanes; ++l) {
+        if (!(mask >> l & 1)) continue;
+        const uint64_t dst = o.raw(0, l);
+        const uint32_t src = o.shared(1, l), bytes = o.word(2, l);
+        check_bulk(dst, src, bytes, l);
+        issue_store(o.w, {TileChunk{dst, src, bytes, false}}, l, (i.mod & 1) ? static_cast<int>(i.mod >> 8 & 255) : -1,
+                    static_cast<int>(i.mod >> 16 & 255));
+    }
+    return kNext;
+}
+
+int bulk_prefetch(RegView& r, const Inst& i, uint32_t mask) {   // src64, bytes
+    const Operands o(warp_of(r), i);
+    for (uint32_t l = 0; l < kLanes; ++l) {
+        if (!(mask >> l & 1)) continue;
+        const uint64_t src = o.raw(0, l);
+        const uint32_t bytes = o.word(1, l);
+        check_bulk(src, 0, bytes, l);
+        global_range(*o.w.machine, o.w.region, src, bytes, false, l, "bulk prefetch");
+    }
+    return kNext;
+}
+
+TensorMap tensor_map(Warp& w, uint64_t address, uint32_t rank, uint32_t lane) {
+    if (address % 64)
+        throw Fault{FaultKind::misaligned, format("tensor map at %#llx, which is not a multiple of 64", static_cast<unsigned long long>(address)), 1u << lane};
+    const uint8_t* raw = global_range(*w.machine, w.region, address, 128, false, lane, "tensor map");
+    TensorMap map;
+    std::string error;
+    if (!decode_tensormap(raw, map, error)) throw Fault{FaultKind::descriptor, "malformed tensor map: " + error, 1u << lane};
+    if (static_cast<uint32_t>(map.rank) != rank)
+        throw Fault{FaultKind::descriptor, format("the instruction has %u dimensions, the tensor map %d", rank, map.rank), 1u << lane};
+    return map;
+}
+
+std::vector<TileChunk> tile(const TensorMap& map, TileCopy direction, const Operands& o, uint32_t first, uint32_t shared,
+                            uint32_t l) {
+    int32_t coords[5] = {};
+    for (int k = 0; k < map.rank; ++k) coords[k] = static_cast<int32_t>(o.word(first + static_cast<uint32_t>(k), l));
+    std::string error;
+    if (!check_tma(map, direction, coords, shared, error)) throw Fault{FaultKind::descriptor, error, 1u << l};
+    std::vector<TileChunk> chunks;
+    tile_chunks(map, direction, coords, shared, chunks);
+    return chunks;
+}
+
+// mod: rank | multicast << 8; the multicast mask is the last entry
+int tile_load(RegView& r, const Inst& i, uint32_t mask) {
+    const Operands o(warp_of(r), i);
+    const uint32_t rank = i.mod & 255;
+    for (uint32_t l = 0; l < kLanes; ++l) {
+        if (!(mask >> l & 1)) continue;
+        const TensorMap map = tensor_map(o.w, o.raw(1, l), rank, l);
+        if (i.mod >> 8 & 1) check_multicast(o, 3 + rank, l);
+        std::vector<TileChunk> chunks = tile(map, TileCopy::load, o, 3, o.shared(0, l), l);
+        issue_load(o.w, std::move(chunks), tile_bytes(map), o.shared(2, l), l);
+    }
+    return kNext;
+}
+
+// Reduction type of the elements of a tensor map, by the hardware's data type code.
+int element_type(const TensorMap& map, int op, uint32_t lane) {
+    switch (map.dtype) {
+        case 2: return 0;
+        case 3: return 1;
+        case 4: return 2;
+        case 5: return 3;
+        case 6: return 8;
+        case 7: return 6;
+        case 9: return 7;
+        case 10: return 9;
+        default: break;
+    }
+    throw Fault{FaultKind::unsupported, format("reduction %d of tensor map elements of type %d", op, map.dtype), 1u << lane};
+}
+
+// mod: rank | (1 + op) << 8 for reductions
+int tile_store(RegView& r, const Inst& i, uint32_t mask) {
+    const Operands o(warp_of(r), i);
+    const uint32_t rank = i.mod & 255;
+    const int reduce = static_cast<int>(i.mod >> 8) - 1;
+    for (uint32_t l = 0; l < kLanes; ++l) {
+        if (!(mask >> l & 1)) continue;
+        const TensorMap map = tensor_map(o.w, o.raw(0, l), rank, l);
+        std::vector<TileChunk> chunks = tile(map, TileCopy::store, o, 2, o.shared(1, l), l);
+        issue_store(o.w, std::move(chunks), l, reduce, reduce >= 0 ? element_type(map, reduce, l) : 0);
+    }
+    return kNext;
+}
+
+int tile_prefetch(RegView& r, const Inst& i, uint32_t mask) {   // map64, c0 …; mod = rank
+    const Operands o(warp_of(r), i);
+    for (uint32_t l = 0; l < kLanes; ++l)
+        if (mask >> l & 1) tensor_map(o.w, o.raw(0, l), i.mod & 255, l);
+    return kNext;
+}
+
+int prefetch_map(RegView& r, const Inst& i, uint32_t mask) {   // map64
+    const Operands o(warp_of(r), i);
+    for (uint32_t l = 0; l < kLanes; ++l)
+        if (mask >> l & 1) global_range(*o.w.machine, o.w.region, o.raw(0, l), 128, false, l, "tensor map prefetch");
+    return kNext;
+}
+
+int bulk_commit(RegView& r, const Inst&, uint32_t mask) {
+    Warp& w = warp_of(r);
+    for (uint32_t l = 0; l < kLanes; ++l)
+        if (mask >> l & 1) ++w.lane_copies(l).bulk_committed;
+    return kNext;
+}
+
+int bulk_wait(RegView& r, const Inst& i, uint32_t mask) {   // imm = groups that may stay pending; mod 1: .read
+    Warp& w = warp_of(r);
+    const auto keep = static_cast<uint64_t>(i.imm);
+    for (uint32_t l = 0; l < kLanes; ++l) {
+        if (!(mask >> l & 1)) continue;
+        const uint64_t committed = w.lane_copies(l).bulk_committed;
+        w.machine->finish_copies(
+            [&](const Copy& c) {
+                return c.kind == CopyKind::store && c.warp == &w && c.lane == l && c.group + keep < committed;
+            },
+            i.mod & 1);
+    }
+    return kNext;
+}
+
+const NamedHandler table[] = {
+    {"bulk.load", bulk_load}, {"bulk.store", bulk_store}, {"bulk.prefetch", bulk_prefetch}, {"tile.load", tile_load},
+    {"tile.store", tile_store}, {"tile.prefetch", tile_prefetch}, {"prefetch.tensormap", prefetch_map},
+    {"bulk.commit", bulk_commit}, {"bulk.wait", bulk_wait},
+};
+
+}  // namespace
+
+HandlerTable bulk_copy_handlers() { return {table, static_cast<int>(sizeof(table) / sizeof(table[0]))}; }
+
+}  // namespace machete::sim

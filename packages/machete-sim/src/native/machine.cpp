@@ -1,0 +1,482 @@
+// Warps and the scheduler: divergence by minimum program counter, seeded fair rounds, deadlock detection.
+#include "machine.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+namespace machete::sim {
+
+namespace {
+
+constexpr uint32_t kFruitlessRounds = 2048;   // rounds without any effect before it is a deadlock
+constexpr uint32_t kSoftWakeRounds = 1024;    // a sleeping try_wait returns false this often
+
+uint8_t* aligned(size_t bytes) {
+    void* p = nullptr;
+    if (posix_memalign(&p, 4096, (bytes + 4095) / 4096 * 4096) != 0) throw std::bad_alloc();
+    return static_cast<uint8_t*>(p);
+}
+
+}  // namespace
+
+LaneCopies& Warp::lane_copies(uint32_t lane) {
+    if (!copies) copies = std::make_unique<std::array<LaneCopies, 32>>();
+    return (*copies)[lane];
+}
+
+Machine::Machine(const Program& p, const Launch& l) : program(p), launch(l), random{l.seed * 2 + 1} {
+    total_ctas_ = uint64_t(l.grid[0]) * l.grid[1] * l.grid[2];
+    warps_per_cta_ = (l.block[0] * l.block[1] * l.block[2] + 31) / 32;
+    constants_ = aligned(std::max<size_t>(p.constants.size() * 8, 64));
+    std::memcpy(constants_, p.constants.data(), p.constants.size() * 8);
+    // Seeds differ in how long asynchronous copies take: often at once, seldom, or only when nothing else can run.
+    static const uint32_t rates[] = {64, 256, 16, 2, 0};
+    copy_rate_ = rates[l.seed % 5];
+}
+
+Machine::~Machine() {
+    auto release = [](std::vector<std::unique_ptr<Cta>>& ctas) {
+        for (auto& cta : ctas)
+            for (auto& warp : cta->warps) std::free(warp->storage);
+    };
+    release(ctas_);
+    release(free_ctas_);
+    std::free(constants_);
+}
+
+const Region* Machine::find_region(uint64_t address) const {
+    const auto& r = launch.regions;
+    auto it = std::upper_bound(r.begin(), r.end(), address, [](uint64_t a, const Region& x) { return a < x.begin; });
+    if (it == r.begin()) return nullptr;
+    --it;
+    return address < it->end ? &*it : nullptr;
+}
+
+// ---- CTAs ----------------------------------------------------------------------------
+
+void Machine::start_cta() {
+    std::unique_ptr<Cta> cta;
+    const uint32_t shared_end = kSharedBase + (program.static_shared + 15) / 16 * 16 + launch.dynamic_shared;
+    const uint32_t shared_alloc = shared_end + 64;
+    if (!free_ctas_.empty()) {
+        cta = std::move(free_ctas_.back());
+        free_ctas_.pop_back();
+        for (auto& b : cta->named) b = NamedBarrier{};
+        cta->mbarriers.clear();
+        std::fill(cta->mbarrier_at.begin(), cta->mbarrier_at.end(), 0);
+        cta->cluster_arrived = 0;
+        cta->cluster_phase = 0;
+        cta->stages_in_flight = 0;
+    } else {
+        cta = std::make_unique<Cta>();
+        cta->slot = slots_++;
+        cta->memory.push_back(std::make_unique<uint8_t[]>(shared_alloc + 1024));
+        cta->memory.push_back(std::make_unique<uint8_t[]>(shared_alloc + 1024));
+        auto align = [](uint8_t* p) { return p + (1024 - reinterpret_cast<uintptr_t>(p) % 1024) % 1024; };
+        cta->shared = align(cta->memory[0].get());
+        cta->shadow = align(cta->memory[1].get());
+        cta->shared_end = shared_end;
+        cta->mbarrier_at.assign(shared_alloc / 8 + 1, 0);
+        const size_t bytes = program.register_bytes + 4 * size_t(program.predicates) + 64;
+        for (uint32_t i = 0; i < warps_per_cta_; ++i) {
+            auto warp = std::make_unique<Warp>();
+            warp->storage = aligned(bytes);
+            warp->base[0] = warp->storage;
+            warp->base[1] = constants_;
+            warp->pred = reinterpret_cast<uint32_t*>(warp->storage + program.register_bytes);
+            cta->warps.push_back(std::move(warp));
+        }
+    }
+    // Poison what a program must not rely on.
+    std::memset(cta->shared, 0xcb, shared_alloc);
+    std::memset(cta->shadow, 0, shared_alloc);
+    cta->warpgroups.assign((warps_per_cta_ + 3) / 4, Warpgroup{});
+    const uint64_t linear = next_cta_++;
+    cta->linear = static_cast<uint32_t>(linear);
+    cta->id[0] = static_cast<uint32_t>(linear % launch.grid[0]);
+    cta->id[1] = static_cast<uint32_t>(linear / launch.grid[0] % launch.grid[1]);
+    cta->id[2] = static_cast<uint32_t>(linear / launch.grid[0] / launch.grid[1]);
+    cta->live_warps = warps_per_cta_;
+    const uint32_t threads = launch.block[0] * launch.block[1] * launch.block[2];
+    for (uint32_t i = 0; i < warps_per_cta_; ++i) {
+        Warp& w = *cta->warps[i];
+        uint8_t* const storage = w.storage;
+        uint32_t* const pred = w.pred;
+        w.~Warp();
+        new (&w) Warp();
+        w.storage = storage;
+        w.base[0] = storage;
+        w.base[1] = constants_;
+        w.pred = pred;
+        w.carry = 0;
+        std::memset(pred, 0, 4 * size_t(program.predicates));
+        pred[1] = ~0u;
+        w.machine = this;
+        w.cta = cta.get();
+        w.index = i;
+        const uint32_t n = std::min(32u, threads - 32 * i);
+        w.live = n == 32 ? ~0u : (1u << n) - 1;
+        w.groups.push_back({0, w.live, false, false});
+        if (program.local_bytes) w.local.assign(size_t(32) * program.local_bytes, 0xcb);
+        wake(w);
+    }
+    ctas_.push_back(std::move(cta));
+}
+
+void Machine::retire_cta(Cta& cta) {
+    for (const auto& copy : copies_) {
+        if (copy->cta != &cta || (copy->kind == CopyKind::store && copy->read)) continue;
+        throw LocatedFault{FaultKind::race,
+                           copy->kind == CopyKind::store
+                               ? "the CTA ended while a bulk store was still reading its shared memory (cp.async.bulk.wait_group.read is missing)"
+                               : "the CTA ended while an asynchronous copy into its shared memory was in flight",
+                           1u << copy->lane, {cta.id[0], cta.id[1], cta.id[2]}, static_cast<int>(copy->warp->index),
+                           copy->pc, copy->warp->mark_pc, copy->warp->mark_values, {}};
+    }
+    ++stats_.retired_ctas;
+    for (size_t i = 0; i < ctas_.size(); ++i) {
+        if (ctas_[i].get() != &cta) continue;
+        for (auto& copy : copies_)
+            if (copy->cta == &cta) copy->cta = nullptr, copy->warp = nullptr;   // written later, from copy->data
+        free_ctas_.push_back(std::move(ctas_[i]));
+        ctas_[i] = std::move(ctas_.back());
+        ctas_.pop_back();
+        break;
+    }
+    if (next_cta_ < total_ctas_) start_cta();
+}
+
+void Machine::wake(Warp& warp) {
+    warp.wait = Wait::none;
+    warp.soft = false;
+    if (warp.queued) return;
+    warp.queued = true;
+    queue_.push_back(&warp);
+}
+
+// ---- one warp ------------------------------------------------------------------------
+
+// Makes the group with the lowest program counter current. False if every group only polled.
+bool Machine::select(Warp& w) {
+    const Group* best = nullptr;
+    bool deferred = false;
+    for (const Group& g : w.groups) {
+        deferred |= g.deferred;
+        if (!g.waiting && !g.deferred && (!best || g.pc < best->pc)) best = &g;
+    }
+    if (!best) {
+        if (!deferred) {
+            std::string text = "lanes wait for each other at different instructions:";
+            for (const Group& g : w.groups) text += format(" lanes %08x at instruction %u;", g.mask, g.pc);
+            w.pc = w.groups.front().pc;
+            throw Fault{FaultKind::divergence, text, w.groups.front().mask};
+        }
+        for (Group& g : w.groups) g.deferred = false;
+        return false;
+    }
+    w.pc = best->pc;
+    w.active = 0;
+    for (size_t i = 0; i < w.groups.size();) {
+        if (w.groups[i].pc == w.pc) {
+            w.active |= w.groups[i].mask;
+            w.groups[i] = w.groups.back();
+            w.groups.pop_back();
+        } else {
+            ++i;
+        }
+    }
+    return true;
+}
+
+void Machine::exit_lanes(Warp& w, uint32_t mask) {
+    w.live &= ~mask;
+    ++w.effects;
+    ++progress;
+    for (Group& g : w.groups) g.waiting = false;   // they may wait for fewer lanes now
+}
+
+void Machine::run_warp(Warp& w, uint32_t quantum, bool& polled) {
+    const Inst* const code = program.code.data();
+    uint64_t executed = 0;
+    if (!select(w)) {
+        polled = true;
+        return;
+    }
+    try {
+        for (;;) {
+            const Inst& inst = code[w.pc];
+            uint32_t mask = w.active;
+            if (inst.guard >= 0) {
+                const uint32_t p = w.pred[inst.guard >> 1];
+                mask &= (inst.guard & 1) ? ~p : p;
+            }
+            ++executed;
+            int flow = kNext;
+            if (mask) flow = inst.fn(w, inst, mask);
+            if (flow == kNext) {
+                ++w.pc;
+            } else {
+                switch (flow) {
+                    case kBranch: {
+                        const uint32_t rest = w.active & ~mask;
+                        if (rest) {
+                            w.groups.push_back({w.pc + 1, rest, false, false});
+                            w.active = mask;
+                        }
+                        w.pc = static_cast<uint32_t>(inst.imm);
+                        break;
+                    }
+                    case kExit: {
+                        const uint32_t rest = w.active & ~mask;
+                        exit_lanes(w, mask);
+                        if (rest) {
+                            w.active = rest;
+                            ++w.pc;
+                            break;
+                        }
+                        if (w.groups.empty()) {
+                            w.wait = Wait::exited;
+                            stats_.instructions += executed;
+                            Cta& cta = *w.cta;
+                            --cta.live_warps;
+                            named_barrier_check_exit(cta);
+                            if (cta.live_warps == 0) retire_cta(cta);
+                            return;
+                        }
+                        if (!select(w)) goto idle;
+                        continue;
+                    }
+                    case kConverge:
+                        w.groups.push_back({w.pc, w.active, true, false});
+                        if (!select(w)) goto idle;
+                        continue;
+                    case kRetry:
+                        w.wait_pc = w.pc;
+                        w.groups.push_back({w.pc, w.active, false, false});
+                        stats_.instructions += executed;
+                        return;
+                    case kYield:
+                    case kSuspend:
+                        // A try_wait of some lanes only must not keep the others from running.
+                        if (flow == kSuspend && (w.groups.empty() || !w.soft)) {
+                            w.wait_pc = w.pc;
+                            w.groups.push_back({w.pc + 1, w.active, false, false});
+                            stats_.instructions += executed;
+                            return;
+                        }
+                        w.wait = Wait::none;
+                        w.soft = false;
+                        w.groups.push_back({w.pc + 1, w.active, false, true});
+                        if (!select(w)) goto idle;
+                        if (executed >= quantum) goto out;
+                        continue;
+                    default: break;
+                }
+            }
+            if (!w.groups.empty()) {
+                bool change = false;
+                for (const Group& g : w.groups) change |= g.pc == w.pc || (g.pc < w.pc && !g.waiting && !g.deferred);
+                if (change) {
+                    w.groups.push_back({w.pc, w.active, false, false});
+                    if (!select(w)) goto idle;
+                }
+            }
+            if (executed >= quantum) break;
+        }
+    out:
+        w.groups.push_back({w.pc, w.active, false, false});
+        stats_.instructions += executed;
+        wake(w);
+        return;
+    idle:
+        stats_.instructions += executed;
+        polled = true;
+        wake(w);
+    } catch (const Fault& fault) {
+        stats_.instructions += executed;
+        rethrow(fault, w);
+    }
+}
+
+void Machine::rethrow(const Fault& fault, const Warp& w) {
+    throw LocatedFault{fault.kind, fault.message, fault.lanes, {w.cta->id[0], w.cta->id[1], w.cta->id[2]},
+                       static_cast<int>(w.index), w.pc, w.mark_pc, w.mark_values, {}};
+}
+
+// ---- asynchronous copies -------------------------------------------------------------
+
+void Machine::issue(std::unique_ptr<Copy> copy) {
+    ++stats_.async_copies;
+    ++copy->warp->effects;
+    ++progress;
+    copies_.push_back(std::move(copy));
+}
+
+void Machine::complete(size_t index) {
+    std::unique_ptr<Copy> copy = std::move(copies_[index]);
+    copies_[index] = std::move(copies_.back());
+    copies_.pop_back();
+    ++progress;
+    try {
+        perform_copy(*this, *copy);
+    } catch (const Fault& fault) {
+        LocatedFault located{fault.kind, fault.message, fault.lanes, {0, 0, 0}, -1, copy->pc, ~0u, {}, {}};
+        if (copy->warp) {
+            std::copy(copy->cta->id, copy->cta->id + 3, located.cta);
+            located.warp = static_cast<int>(copy->warp->index);
+            located.mark_pc = copy->warp->mark_pc;
+            located.mark_values = copy->warp->mark_values;
+        }
+        throw located;
+    }
+}
+
+bool Machine::complete_one_copy() {
+    if (copies_.empty()) return false;
+    const uint32_t index = random.below(static_cast<uint32_t>(copies_.size()));
+    Copy& copy = *copies_[index];
+    // A store reads first and writes later.
+    if (copy.kind == CopyKind::store && !copy.read && random.below(2)) {
+        ++progress;
+        try {
+            perform_read(*this, copy);
+        } catch (const Fault& fault) {
+            throw LocatedFault{fault.kind, fault.message, fault.lanes, {copy.cta->id[0], copy.cta->id[1], copy.cta->id[2]},
+                               static_cast<int>(copy.warp->index), copy.pc, copy.warp->mark_pc, copy.warp->mark_values, {}};
+        }
+        return true;
+    }
+    complete(index);
+    return true;
+}
+
+void Machine::finish_copies(const std::function<bool(const Copy&)>& which, bool read_only) {
+    for (size_t i = 0; i < copies_.size();) {
+        if (!which(*copies_[i])) {
+            ++i;
+        } else if (read_only) {
+            if (!copies_[i]->read) perform_read(*this, *copies_[i]);
+            ++i;
+        } else {
+            complete(i);
+        }
+    }
+}
+
+bool Machine::any_copy(const std::function<bool(const Copy&)>& which) const {
+    return std::any_of(copies_.begin(), copies_.end(), [&](const auto& copy) { return which(*copy); });
+}
+
+// ---- the launch ----------------------------------------------------------------------
+
+void Machine::run(const std::function<void()>& pulse) {
+    const uint64_t resident = launch.resident ? std::min<uint64_t>(launch.resident, total_ctas_) : total_ctas_;
+    for (uint64_t i = 0; i < resident; ++i) start_cta();
+    uint64_t next_pulse = 0, rounds = 0, fruitless = 0;
+    std::vector<Warp*> round;
+    while (!ctas_.empty()) {
+        round.clear();
+        round.swap(queue_);
+        const uint64_t before = progress;
+        bool all_polled = true;
+        for (size_t i = 0; i < round.size(); ++i) {
+            std::swap(round[i], round[i + random.below(static_cast<uint32_t>(round.size() - i))]);
+            Warp& w = *round[i];
+            w.queued = false;
+            const uint64_t dice = random.next();
+            const uint32_t quantum = (dice & 15) ? 32 + (dice >> 8 & 511) : 1 + (dice >> 8 & 7);
+            bool polled = false;
+            const uint64_t start = stats_.instructions;
+            run_warp(w, quantum, polled);
+            if (!polled && stats_.instructions - start >= quantum) all_polled = false;
+            if (random.below(256) < copy_rate_) complete_one_copy();
+            if (stats_.instructions >= next_pulse) {
+                pulse();
+                next_pulse = stats_.instructions + (1u << 21);
+            }
+            if (stats_.instructions > launch.max_instructions) {
+                LocatedFault fault{FaultKind::livelock,
+                                   format("the launch did not end within %llu warp instructions",
+                                          static_cast<unsigned long long>(launch.max_instructions)),
+                                   0, {0, 0, 0}, -1, ~0u, ~0u, {}, {}};
+                describe_warps(fault);
+                throw fault;
+            }
+        }
+        if (progress != before || !all_polled) {
+            fruitless = 0;
+        } else if (!copies_.empty()) {
+            complete_one_copy();
+        } else {
+            ++fruitless;
+            skew_ += std::min<uint64_t>(1000ull << std::min<uint64_t>(fruitless / 8, 20), 1000000000ull);
+        }
+        if (queue_.empty() || ++rounds % kSoftWakeRounds == 0) {
+            while (queue_.empty() && complete_one_copy()) {
+            }
+            bool any = !queue_.empty();
+            if (queue_.empty() || rounds % kSoftWakeRounds == 0)
+                for (auto& cta : ctas_)
+                    for (auto& warp : cta->warps)
+                        if (warp->wait == Wait::mbarrier && warp->soft) {
+                            wake(*warp);
+                            any = true;
+                        }
+            if (!any && !ctas_.empty()) deadlock();
+        }
+        if (fruitless > kFruitlessRounds) deadlock();
+    }
+    while (complete_one_copy()) {
+    }
+}
+
+namespace {
+
+std::string describe_mbarrier(const Cta& cta, uint32_t address, uint64_t parity) {
+    const uint16_t slot = cta.mbarrier_at[address / 8];
+    if (!slot) return format("waits for the mbarrier at shared %#x", address);
+    const Mbarrier& b = cta.mbarriers[slot - 1];
+    return format("waits for phase parity %u of the mbarrier at shared %#x, which is in phase %llu (parity %u): "
+                  "%u of %u arrivals and %lld bytes are missing",
+                  static_cast<unsigned>(parity), address, static_cast<unsigned long long>(b.phase),
+                  static_cast<unsigned>(b.phase & 1), b.pending, b.expected, static_cast<long long>(b.tx));
+}
+
+LocatedFault::Waiting describe(const Warp& warp) {
+    const Cta& cta = *warp.cta;
+    const uint32_t pc = warp.groups.empty() ? warp.pc : warp.groups.front().pc;
+    LocatedFault::Waiting entry{cta.linear, warp.index, pc, "runs", warp.mark_pc, warp.mark_values};
+    if (warp.wait != Wait::none) entry.pc = warp.wait_pc;
+    switch (warp.wait) {
+        case Wait::named_barrier: {
+            const NamedBarrier& b = cta.named[warp.wait_detail];
+            entry.what = format("waits at named barrier %u: %u of %u threads arrived", warp.wait_detail, b.arrived, b.expected);
+            break;
+        }
+        case Wait::cluster: entry.what = "waits at barrier.cluster"; break;
+        case Wait::warpgroup: entry.what = "waits for the other warps of its warpgroup at a wgmma instruction"; break;
+        default:
+            if (warp.poll_pc == ~0u || warp.poll_effects != warp.effects) break;
+            entry.pc = warp.poll_pc;
+            entry.what = warp.poll_mbarrier ? describe_mbarrier(cta, warp.poll_mbarrier, warp.poll_parity)
+                                            : "polls memory that does not change";
+    }
+    return entry;
+}
+
+}  // namespace
+
+void Machine::describe_warps(LocatedFault& fault) const {
+    for (const auto& cta : ctas_)
+        for (const auto& warp : cta->warps)
+            if (warp->wait != Wait::exited) fault.waiting.push_back(describe(*warp));
+}
+
+void Machine::deadlock() {
+    LocatedFault fault{FaultKind::deadlock, "no warp can make progress", 0, {0, 0, 0}, -1, ~0u, ~0u, {}, {}};
+    describe_warps(fault);
+    throw fault;
+}
+
+}  // namespace machete::sim

@@ -1,0 +1,287 @@
+// The simulated machine: CTAs, warps, shared memory, barriers, asynchronous copies, and the scheduler.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "fault.hpp"
+#include "inst.hpp"
+#include "tensormap.hpp"
+
+namespace machete::sim {
+
+struct Cta;
+struct Warp;
+class Machine;
+
+// Shared addresses below this belong to the system (CUDA reserves 1 KB per CTA since sm_90).
+constexpr uint32_t kSharedBase = 1024;
+// Windows of generic addresses. Their low 32 bits are zero, so cvta.to is a truncation.
+constexpr uint64_t kSharedWindow = 1ull << 60;
+constexpr uint64_t kLocalWindow = 1ull << 61;
+
+struct Region {
+    uint64_t begin = 0, end = 0;
+    std::string name;
+    bool writable = true;
+};
+
+struct Program {
+    std::vector<Inst> code;
+    std::vector<uint32_t> ext;       // operand lists
+    std::vector<uint64_t> constants; // broadcast values, 64-byte aligned copy is made by the machine
+    uint32_t register_bytes = 0;
+    uint32_t predicates = 2;         // 0 is always false, 1 always true
+    uint32_t static_shared = 0;      // bytes after kSharedBase
+    uint32_t local_bytes = 0;        // per lane
+};
+
+struct Launch {
+    std::array<uint32_t, 3> grid{1, 1, 1}, block{1, 1, 1};
+    uint32_t dynamic_shared = 0;
+    uint32_t resident = 0;           // CTAs at a time; 0: the whole grid
+    uint64_t seed = 0;
+    uint64_t max_instructions = 0;
+    std::vector<Region> regions;
+    const uint8_t* params = nullptr;
+    uint32_t param_bytes = 0;
+};
+
+struct Statistics {
+    uint64_t instructions = 0;
+    uint64_t retired_ctas = 0;
+    uint64_t async_copies = 0, bytes_loaded = 0, bytes_stored = 0;
+    uint64_t matrix_instructions = 0;
+    uint32_t max_stages_in_flight = 0;
+};
+
+struct Random {   // splitmix64
+    uint64_t state;
+    uint64_t next() {
+        uint64_t z = (state += 0x9e3779b97f4a7c15ull);
+        z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+        z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+        return z ^ (z >> 31);
+    }
+    uint32_t below(uint32_t n) { return static_cast<uint32_t>((next() >> 32) * n >> 32); }
+};
+
+// ---- barriers ------------------------------------------------------------------------
+
+struct Mbarrier {                    // PTX ISA 9.7.13.15
+    uint32_t address = 0;
+    bool valid = false;
+    uint32_t expected = 0;           // arrivals of the next phases
+    uint32_t pending = 0;            // arrivals still missing in this one
+    int64_t tx = 0;                  // bytes still expected
+    uint64_t phase = 0;
+    uint32_t copies = 0;             // asynchronous copies that will report here
+    std::vector<Warp*> waiters;
+};
+
+struct NamedBarrier {                // PTX ISA 9.7.13.1
+    uint32_t expected = 0;           // threads
+    uint32_t arrived = 0;            // 0: idle
+    bool whole = false;              // the whole CTA
+    uint64_t warps = 0;              // that have arrived
+    struct Waiter {
+        Warp* warp;
+        const Inst* inst;
+        uint32_t mask;
+    };
+    std::vector<Waiter> waiters;
+    uint32_t count = 0;              // of true predicates, for bar.red
+    uint32_t threads = 0;            // that gave a predicate
+};
+
+// ---- asynchronous copies -------------------------------------------------------------
+
+enum class CopyKind : uint8_t { load, store, cp_async };
+
+struct Copy {
+    CopyKind kind = CopyKind::load;
+    Cta* cta = nullptr;
+    Warp* warp = nullptr;
+    uint32_t pc = 0, lane = 0;
+    std::vector<TileChunk> chunks;
+    uint32_t total = 0;              // bytes
+    uint32_t mbarrier = 0;           // shared address; 0: bulk group
+    uint64_t group = 0;              // of the issuing thread
+    bool read = false;               // a store has read its source
+    uint64_t checksum = 0;           // of a store's source when it was issued
+    int reduce = -1;                 // AtomicOp of cp.reduce, or -1
+    int reduce_type = 0;
+    std::vector<uint8_t> data;       // what a store has read
+    uint32_t mask = 0;               // cp.async: lanes
+};
+
+// ---- warps ---------------------------------------------------------------------------
+
+struct Group {                       // lanes of a warp that are at the same instruction
+    uint32_t pc = 0, mask = 0;
+    bool waiting = false;            // for other lanes, at a convergent instruction
+    bool deferred = false;           // polled; others of the warp go first
+};
+
+enum class Wait : uint8_t { none, named_barrier, mbarrier, cluster, warpgroup, exited };
+
+struct LaneCopies {                  // groups of one thread
+    uint64_t bulk_committed = 0;     // bulk groups so far
+    uint64_t async_committed = 0;    // cp.async groups so far
+};
+
+struct Warp : RegView {
+    Machine* machine = nullptr;
+    Cta* cta = nullptr;
+    uint32_t index = 0;              // in the CTA
+    uint32_t live = 0, active = 0, pc = 0;
+    std::vector<Group> groups;       // without the current one while it runs
+    Wait wait = Wait::none;
+    uint32_t wait_detail = 0;        // barrier id or mbarrier address
+    uint32_t wait_pc = 0;
+    bool queued = false;
+    bool soft = false;               // sleeps in a try_wait that may also time out
+    uint64_t effects = 0;            // stores, arrivals, …: what others could have seen
+    uint32_t poll_pc = ~0u;          // last load that could be polling, and what it saw
+    uint64_t poll_value = 0, poll_effects = ~0ull;
+    uint32_t poll_mbarrier = 0;      // address, if it was a failed test_wait or try_wait
+    uint64_t poll_parity = 0;
+    const Region* region = nullptr;  // last one hit
+    uint32_t mark_pc = ~0u;
+    std::vector<int64_t> mark_values;
+    std::vector<uint8_t> local;      // 32 * local_bytes
+    std::unique_ptr<std::array<LaneCopies, 32>> copies;
+    uint64_t cluster_phase = 0;
+    bool cluster_arrived = false;
+    uint8_t* storage = nullptr;
+
+    LaneCopies& lane_copies(uint32_t lane);
+};
+
+struct WgmmaOperand {                // a pending read of shared memory
+    uint64_t group;
+    uint64_t checksum;
+    uint32_t pc;
+    std::vector<uint32_t> chunks;    // addresses of 16 bytes
+};
+
+struct Warpgroup {
+    uint32_t arrived = 0;            // warps at the current wgmma
+    uint32_t pc = 0;
+    uint64_t committed = 0;
+    std::vector<WgmmaOperand> pending;
+};
+
+struct Cta {
+    uint32_t id[3] = {0, 0, 0};
+    uint32_t linear = 0;
+    uint32_t slot = 0;               // which of the resident CTAs: %smid
+    uint8_t* shared = nullptr;       // byte at shared address 0
+    uint8_t* shadow = nullptr;       // 1: written by something that has completed
+    uint32_t shared_end = 0;
+    std::vector<std::unique_ptr<uint8_t[]>> memory;
+    std::vector<std::unique_ptr<Warp>> warps;
+    std::array<NamedBarrier, 16> named;
+    std::vector<Mbarrier> mbarriers;
+    std::vector<uint16_t> mbarrier_at;   // shared address / 8 -> index + 1
+    std::vector<Warpgroup> warpgroups;
+    uint32_t stages_in_flight = 0;       // mbarriers with copies under way
+    uint32_t live_warps = 0;
+    uint32_t cluster_arrived = 0;
+    uint64_t cluster_phase = 0;
+    std::vector<Warp*> cluster_waiters;
+};
+
+// ---- the machine ---------------------------------------------------------------------
+
+class Machine {
+public:
+    Machine(const Program& program, const Launch& launch);
+    ~Machine();
+    Machine(const Machine&) = delete;
+    Machine& operator=(const Machine&) = delete;
+
+    // Executes the launch. Calls `pulse` now and then; it may throw to stop.
+    void run(const std::function<void()>& pulse);
+    const Statistics& statistics() const { return stats_; }
+
+    // Used by the handlers.
+    const Program& program;
+    const Launch& launch;
+    Random random;
+    uint64_t progress = 0;               // bumped by whatever another warp could be waiting for
+
+    uint64_t clock() const { return stats_.instructions + skew_; }
+    Statistics& stats() { return stats_; }
+    uint32_t slots() const { return slots_; }
+    const Region* find_region(uint64_t address) const;
+    void wake(Warp& warp);
+    void issue(std::unique_ptr<Copy> copy);
+    void finish_copies(const std::function<bool(const Copy&)>& which, bool read_only);
+    bool any_copy(const std::function<bool(const Copy&)>& which) const;
+    const std::vector<std::unique_ptr<Copy>>& copies() const { return copies_; }
+    void named_barrier_check_exit(Cta& cta);
+
+private:
+    void start_cta();
+    void retire_cta(Cta& cta);
+    void run_warp(Warp& warp, uint32_t quantum, bool& polled);
+    bool select(Warp& warp);
+    void exit_lanes(Warp& warp, uint32_t mask);
+    bool complete_one_copy();
+    void complete(size_t index);
+    [[noreturn]] void deadlock();
+    void describe_warps(LocatedFault& fault) const;
+    [[noreturn]] void rethrow(const Fault& fault, const Warp& warp);
+
+    Statistics stats_;
+    uint64_t skew_ = 0;                  // simulated time that passed while all warps slept
+    uint64_t next_cta_ = 0, total_ctas_ = 0;
+    uint32_t warps_per_cta_ = 0, slots_ = 0;
+    uint32_t copy_rate_ = 64;            // chance in 256 that a copy completes after a quantum
+    std::vector<std::unique_ptr<Cta>> ctas_;
+    std::vector<std::unique_ptr<Cta>> free_ctas_;
+    std::vector<Warp*> queue_;
+    std::vector<std::unique_ptr<Copy>> copies_;
+    uint8_t* constants_ = nullptr;
+};
+
+inline Warp& warp_of(RegView& view) { return static_cast<Warp&>(view); }
+inline uint32_t first_lane(uint32_t mask) { return static_cast<uint32_t>(__builtin_ctz(mask)); }
+uint64_t checksum(const Cta& cta, const std::vector<TileChunk>& chunks);
+
+// mbarriers (mbarrier.cpp)
+Mbarrier& mbarrier_at(Warp& warp, uint32_t address, uint32_t lane);
+void mbarrier_arrive(Machine& machine, Cta& cta, Mbarrier& barrier, uint32_t count, uint32_t lane);
+void mbarrier_complete_tx(Machine& machine, Cta& cta, Mbarrier& barrier, int64_t bytes, uint32_t lane);
+void mbarrier_copy_issued(Machine& machine, Cta& cta, uint32_t address);
+void mbarrier_copy_done(Machine& machine, Cta& cta, uint32_t address, uint32_t bytes, uint32_t lane);
+
+// copies (bulk_copy.cpp)
+void perform_read(Machine& machine, Copy& copy);
+void perform_copy(Machine& machine, Copy& copy);
+
+// memory (memory.cpp)
+uint8_t* global_range(Machine& machine, const Region*& hint, uint64_t address, uint64_t bytes, bool write, uint32_t lane,
+                      const char* what);
+uint64_t apply_atomic(int op, int type, uint64_t old, uint64_t operand);
+[[noreturn]] void uninitialised(const Cta& cta, const Machine& machine, uint32_t address, uint32_t bytes, uint32_t lane,
+                                const char* what);
+
+HandlerTable memory_handlers();
+HandlerTable atomic_handlers();
+HandlerTable control_handlers();
+HandlerTable barrier_handlers();
+HandlerTable mbarrier_handlers();
+HandlerTable bulk_copy_handlers();
+HandlerTable async_copy_handlers();
+HandlerTable matrix_handlers();
+HandlerTable wgmma_handlers();
+HandlerTable narrow_convert_handlers();
+
+}  // namespace machete::sim

@@ -1,0 +1,45 @@
+#include "opcodes.hpp"
+
+#include "alu.hpp"
+#include "machine.hpp"
+
+namespace machete::sim {
+
+namespace {
+
+std::vector<NamedHandler> build() {
+    std::vector<NamedHandler> all;
+    auto add = [&](HandlerTable t) { all.insert(all.end(), t.entries, t.entries + t.count); };
+#define MACHETE_SIM_ADD(suffix)                                                                        \
+    add(alu_integer_##suffix()), add(alu_float_##suffix()), add(alu_half_##suffix()), add(alu_compare_##suffix()), \
+        add(alu_convert_##suffix())
+#if defined(MACHETE_SIM_X86)
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2")) {
+        MACHETE_SIM_ADD(avx2);
+    } else {
+        MACHETE_SIM_ADD(base);
+    }
+#else
+    MACHETE_SIM_ADD(base);
+#endif
+    add(memory_handlers());
+    add(atomic_handlers());
+    add(control_handlers());
+    add(barrier_handlers());
+    add(mbarrier_handlers());
+    add(bulk_copy_handlers());
+    add(async_copy_handlers());
+    add(narrow_convert_handlers());
+    add(matrix_handlers());
+    add(wgmma_handlers());
+    return all;
+}
+
+}  // namespace
+
+const std::vector<NamedHandler>& opcodes() {
+    static const std::vector<NamedHandler> table = build();
+    return table;
+}
+
+}  // namespace machete::sim

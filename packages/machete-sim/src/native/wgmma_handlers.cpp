@@ -1,0 +1,156 @@
+// wgmma.mma_async (PTX ISA 9.7.15).
+//
+// The four warps of a warpgroup meet at the instruction, which is computed at once. What the hardware may still be
+// reading until wgmma.wait_group is checked there: a checksum of the operands in shared memory is taken when the
+// instruction is issued, and must be the same when the group completes. So data that comes too late is a read of
+// uninitialised memory, and data that is overwritten too early is a race.
+#include <algorithm>
+#include <cstring>
+
+#include "converge.hpp"
+#include "lanes.hpp"
+#include "machine.hpp"
+#include "matrix.hpp"
+
+namespace machete::sim {
+namespace {
+
+// imm: a | b << 8 | d << 16 | k << 24 | n << 32 | trans-a << 44 | trans-b << 45 | neg-a << 46 | neg-b << 47 | sat << 48
+WgmmaKind decode(const Inst& i) {
+    const auto v = static_cast<uint64_t>(i.imm);
+    WgmmaKind kind;
+    kind.a = static_cast<Element>(v & 255);
+    kind.b = static_cast<Element>(v >> 8 & 255);
+    kind.d = static_cast<Element>(v >> 16 & 255);
+    kind.k = static_cast<int>(v >> 24 & 255);
+    kind.n = static_cast<int>(v >> 32 & 0xfff);
+    kind.a_mn_major = v >> 44 & 1;
+    kind.b_mn_major = v >> 45 & 1;
+    kind.negate_a = v >> 46 & 1;
+    kind.negate_b = v >> 47 & 1;
+    kind.satfinite = v >> 48 & 1;
+    return kind;
+}
+
+void add_chunks(uint64_t bits, bool k_major, int bytes, int rows, int depth, std::vector<uint32_t>& out) {
+    MatrixDescriptor d;
+    SharedFault fault;
+    if (!decode_wgmma_descriptor(bits, d, fault)) return;   // wgmma reports it
+    const auto unit = static_cast<uint32_t>(16 / bytes);
+    const auto row_step = k_major ? 1u : unit, k_step = k_major ? unit : 1u;
+    for (uint32_t row = 0; row < static_cast<uint32_t>(rows); row += row_step)
+        for (uint32_t k = 0; k < static_cast<uint32_t>(depth); k += k_step)
+            out.push_back(matrix_chunk_address(d, k_major, bytes, row, k));
+}
+
+uint64_t sum(const Cta& cta, const std::vector<uint32_t>& chunks) {
+    uint64_t h = 0;
+    for (const uint32_t address : chunks) {
+        uint64_t v[2];
+        std::memcpy(v, cta.shared + address, 16);
+        h = (h ^ v[0]) * 0x9e3779b97f4a7c15ull;
+        h = (h ^ v[1] ^ (h >> 31)) * 0x9e3779b97f4a7c15ull;
+    }
+    return h;
+}
+
+[[noreturn]] void refuse(const SharedFault& fault, uint32_t mask) {
+    static const FaultKind kinds[] = {FaultKind::unsupported, FaultKind::descriptor, FaultKind::misaligned,
+                                      FaultKind::out_of_bounds, FaultKind::uninitialised};
+    throw Fault{kinds[static_cast<int>(fault.kind)], fault.message, mask};
+}
+
+// The four warps of a group wait for the last of them. False: not all are here.
+bool meet(Warp& w, uint32_t mask, const char* what) {
+    Cta& cta = *w.cta;
+    Warpgroup& group = cta.warpgroups[w.index / 4];
+    const uint32_t first = w.index / 4 * 4;
+    if (first + 4 > cta.warps.size()) throw Fault{FaultKind::divergence, std::string(what) + " needs a whole warpgroup of four warps", mask};
+    if (group.arrived == 0) group.pc = w.pc;
+    if (group.pc != w.pc)
+        throw Fault{FaultKind::divergence, format("the warps of one warpgroup execute different wgmma instructions (%u and %u)", group.pc, w.pc), mask};
+    group.arrived |= 1u << (w.index - first);
+    w.wait = Wait::warpgroup;
+    if (group.arrived != 15) return false;
+    group.arrived = 0;
+    for (uint32_t k = 0; k < 4; ++k) w.machine->wake(*cta.warps[first + k]);
+    return true;
+}
+
+// ext: accumulators, then 4 registers of A, if it is in registers; a, b = descriptors; c = scale-d predicate; mod 1: A in registers
+int multiply(RegView& r, const Inst& i, uint32_t mask) {
+    Warp& w = warp_of(r);
+    if (const int flow = converge_all(w, mask)) return flow;
+    Machine& machine = *w.machine;
+    ++machine.progress;
+    if (!meet(w, mask, "wgmma")) return kSuspend;
+    Cta& cta = *w.cta;
+    const WgmmaKind kind = decode(i);
+    const uint32_t n = static_cast<uint32_t>(wgmma_accumulators(kind)), first = w.index / 4 * 4;
+    const bool a_in_registers = i.mod & 1;
+    const uint32_t* ext = machine.program.ext.data() + i.ext;
+    uint32_t* d[4 * 128];
+    const uint32_t* a[16];
+    const uint64_t a_bits = a_in_registers ? 0 : lanes<uint64_t>(w, i.a)[0], b_bits = lanes<uint64_t>(w, i.b)[0];
+    const uint32_t scale = w.pred[i.c];
+    for (uint32_t k = 0; k < 4; ++k) {
+        Warp& other = *cta.warps[first + k];
+        if (lanes<uint64_t>(other, i.b)[0] != b_bits || (!a_in_registers && lanes<uint64_t>(other, i.a)[0] != a_bits))
+            throw Fault{FaultKind::descriptor, "the warps of one warpgroup give different matrix descriptors to one wgmma", mask};
+        for (uint32_t l = 0; l < kLanes; ++l)
+            if (lanes<uint64_t>(other, i.b)[l] != b_bits || (!a_in_registers && lanes<uint64_t>(other, i.a)[l] != a_bits))
+                throw Fault{FaultKind::descriptor, "the lanes of a warp give different matrix descriptors to one wgmma", 1u << l};
+        if (other.pred[i.c] != scale || (scale != 0 && scale != ~0u))
+            throw Fault{FaultKind::divergence, "scale-d of one wgmma differs between threads", mask};
+        for (uint32_t m = 0; m < n; ++m) d[k * n + m] = lanes<uint32_t>(other, ext[m]);
+        if (a_in_registers)
+            for (uint32_t m = 0; m < 4; ++m) a[4 * k + m] = lanes<uint32_t>(other, ext[n + m]);
+    }
+    const SharedView shared{cta.shared + kSharedBase, kSharedBase, cta.shared_end - kSharedBase, cta.shadow + kSharedBase};
+    SharedFault fault;
+    if (!wgmma(kind, d, a_in_registers ? a : nullptr, a_bits, b_bits, scale != 0, shared, fault)) {
+        if (fault.kind == SharedFault::Kind::uninitialised) uninitialised(cta, machine, fault.address, 1, first_lane(mask), "wgmma read");
+        refuse(fault, mask);
+    }
+    ++machine.stats().matrix_instructions;
+    Warpgroup& group = cta.warpgroups[w.index / 4];
+    WgmmaOperand pending{group.committed, 0, w.pc, {}};
+    if (!a_in_registers) add_chunks(a_bits, !kind.a_mn_major, element_bytes(kind.a), 64, kind.k, pending.chunks);
+    add_chunks(b_bits, !kind.b_mn_major, element_bytes(kind.b), kind.n, kind.k, pending.chunks);
+    pending.checksum = sum(cta, pending.chunks);
+    group.pending.push_back(std::move(pending));
+    return kSuspend;   // woken already
+}
+
+// Commit and wait concern each warp alone; the group's bookkeeping follows its first warp.
+int commit(RegView& r, const Inst&, uint32_t mask) {
+    Warp& w = warp_of(r);
+    if (const int flow = converge_all(w, mask)) return flow;
+    if (w.index % 4 == 0) ++w.cta->warpgroups[w.index / 4].committed;
+    return kNext;
+}
+
+int wait(RegView& r, const Inst& i, uint32_t mask) {   // imm: groups that may stay pending
+    Warp& w = warp_of(r);
+    if (const int flow = converge_all(w, mask)) return flow;
+    if (w.index % 4 != 0) return kNext;
+    Cta& cta = *w.cta;
+    Warpgroup& group = cta.warpgroups[w.index / 4];
+    const auto keep = static_cast<uint64_t>(i.imm);
+    for (const WgmmaOperand& op : group.pending) {
+        if (op.group + keep >= group.committed) continue;
+        if (sum(cta, op.chunks) != op.checksum)
+            throw Fault{FaultKind::race,
+                        format("shared memory that the wgmma at instruction %u reads was overwritten before this wait", op.pc), mask};
+    }
+    std::erase_if(group.pending, [&](const WgmmaOperand& op) { return op.group + keep < group.committed; });
+    return kNext;
+}
+
+const NamedHandler table[] = {{"wgmma", multiply}, {"wgmma.commit", commit}, {"wgmma.wait", wait}};
+
+}  // namespace
+
+HandlerTable wgmma_handlers() { return {table, static_cast<int>(sizeof(table) / sizeof(table[0]))}; }
+
+}  // namespace machete::sim

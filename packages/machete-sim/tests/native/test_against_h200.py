@@ -1,0 +1,630 @@
+"""The same PTX on the simulator and on an H200: what the card computed is recorded in h200.json beside this file.
+
+To record again, on a machine with an H200 and nothing but NumPy: `python test_against_h200.py h200.json`. The driver
+compiles the PTX. Each case is a kernel, its inputs (from a hash, so that no library's generator matters) and, in the
+record, a digest of what it wrote; or the CUDA error it ended with.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import random
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+RECORD = Path(__file__).with_name("h200.json")
+HEADER = ".version 8.6\n.target sm_90a\n.address_size 64\n"
+
+
+def hashed(count: int, seed: int) -> NDArray[np.uint32]:
+    """`count` well mixed 32-bit words (the finaliser of MurmurHash3)."""
+    x = np.arange(count, dtype=np.uint32) + np.uint32(seed * 0x9E3779B9 & 0xFFFFFFFF)
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35), (16, 1)):
+        x = (x ^ x >> np.uint32(shift)) * np.uint32(factor)
+    return x
+
+
+@dataclass
+class TensorMapSpec:
+    """What cuTensorMapEncodeTiled is asked for; the address is that of the case's global buffer."""
+
+    dtype: int  # hardware code
+    dim: list[int]
+    stride: list[int]  # bytes, without the innermost
+    box: list[int]
+    elem_stride: list[int]
+    swizzle: int
+
+    # CUtensorMapDataType of the hardware's codes used here
+    DRIVER_TYPES = {0: 0, 1: 1, 2: 2, 4: 4, 6: 6, 7: 7, 10: 9}
+    BYTES = {0: 1, 1: 2, 2: 4, 4: 8, 6: 2, 7: 4, 10: 2}
+
+
+@dataclass
+class Case:
+    """A kernel `k(in, out, [tensor map], words…)`, one CTA row of `grid` x `block` threads."""
+
+    name: str
+    ptx: str
+    source: NDArray[np.uint32]
+    out_words: int
+    grid: int = 1
+    block: int = 32
+    words: list[int] = field(default_factory=list)  # further 64-bit parameters
+    tensor_map: TensorMapSpec | None = None
+    map_of_out: bool = False  # the map describes `out`, not `in`
+
+
+# ---- scalar instructions ---------------------------------------------------------------------------------------------
+
+SCALARS = 8192
+
+# instruction: register classes of d and of its sources (r: 32 bits, h: the low 16, q: 64)
+SCALAR_FORMS = {
+    **{f"cvt.{m}.{t}.f32": "h:r" for t in ("f16", "bf16") for m in ("rn", "rz", "rn.relu", "rn.satfinite")},
+    **{f"cvt.{m}.tf32.f32": "r:r" for m in ("rn", "rz", "rn.relu")},
+    **{f"cvt.rn.satfinite.{m}{t}x2.f32": "h:rr" for t in ("e4m3", "e5m2") for m in ("", "relu.")},
+    **{f"cvt.rn.satfinite.{t}x2.f16x2": "h:r" for t in ("e4m3", "e5m2")},
+    **{f"cvt.rn.f16x2.{t}x2": "r:h" for t in ("e4m3", "e5m2")},
+    **{f"cvt.rn.{t}x2.f32": "r:rr" for t in ("f16", "bf16")},
+    **{f"cvt.f32.{t}": "r:h" for t in ("f16", "bf16")},
+    **{f"cvt.rn.{t}.s32": "h:r" for t in ("f16", "bf16")},
+    **{f"cvt.{m}.{t}.f32": "r:r" for m in ("rni", "rzi", "rmi", "rpi") for t in ("s32", "u32")},
+    **{f"cvt.{m}.f32.{t}": "r:r" for m in ("rn", "rz", "rm", "rp") for t in ("s32", "u32")},
+    **{f"cvt.{m}.f32.f32": "r:r" for m in ("rni", "rzi", "rmi", "rpi")},
+    "cvt.rzi.ftz.s32.f32": "r:r",
+    "cvt.rzi.s64.f32": "q:r",
+    "cvt.rn.f32.s64": "r:q",
+    "cvt.rni.f16.f16": "h:h",
+    "cvt.rzi.s16.f16": "h:h",
+    **{f"{op}.{m}.f32": "r:rr" for op in ("add", "sub", "mul") for m in ("rn", "rz", "rm", "rp", "rn.ftz", "rn.sat")},
+    **{f"fma.{m}.f32": "r:rrr" for m in ("rn", "rz", "rm", "rp", "rn.ftz", "rn.sat")},
+    **{f"{op}.rn.f32": ("r:rr" if op == "div" else "r:r") for op in ("div", "rcp", "sqrt")},
+    **{f"{op}.{m}f32": "r:rr" for op in ("min", "max") for m in ("", "ftz.", "NaN.")},
+    **{f"{op}.{t}": "r:r" for op in ("neg", "abs") for t in ("f32", "f16x2", "bf16x2")},
+    **{f"{op}.rn.{t}": "r:rr" for op in ("add", "sub", "mul") for t in ("f16x2", "bf16x2")},
+    **{f"fma.rn.{m}{t}": "r:rrr" for t in ("f16x2", "bf16x2") for m in ("", "relu.")},
+    **{f"{op}.{m}{t}": "r:rr" for op in ("min", "max") for t in ("f16x2", "bf16x2") for m in ("", "NaN.")},
+    **{f"{op}.rn.{t}": "h:hh" for op in ("add", "mul") for t in ("f16", "bf16")},
+    "fma.rn.f32x2": "q:qqq",
+    "add.rn.f32x2": "q:qq",
+    **{f"{op}.{t}": "r:rr" for op in ("min", "max") for t in ("s32", "u32")},
+    **{f"mul.{m}.{t}": "r:rr" for m in ("lo", "hi") for t in ("s32", "u32")},
+    "mad.lo.s32": "r:rrr",
+    "mad.hi.u32": "r:rrr",
+    "mul.wide.s32": "q:rr",
+    "mad.wide.u32": "q:rrq",
+    "mul.hi.u64": "q:qq",
+    "sad.s32": "r:rrr",
+    **{f"{op}.b32": "r:r" for op in ("popc", "clz", "brev", "not")},
+    "bfind.s32": "r:r",
+    "bfind.shiftamt.u32": "r:r",
+    **{f"{op}.{t}": "r:rr" for op in ("div", "rem") for t in ("s32", "u32")},
+    **{f"{op}.b32": "r:rr" for op in ("and", "or", "xor", "shl")},
+    **{f"shr.{t}": "r:rr" for t in ("s32", "u32", "b32")},
+    **{f"shf.{d}.{m}.b32": "r:rrr" for d in ("l", "r") for m in ("clamp", "wrap")},
+    **{f"bfe.{t}": "r:rrr" for t in ("s32", "u32")},
+    **{f"prmt.b32{m}": "r:rrr" for m in ("", ".f4e", ".b4e", ".rc8", ".ecl", ".ecr", ".rc16")},
+    "dp4a.s32.s32": "r:rrr",
+    "dp4a.u32.s32": "r:rrr",
+}
+# Not on sm_90, or not before.
+for only_newer in ("fma.rn.f32x2", "add.rn.f32x2"):
+    del SCALAR_FORMS[only_newer]
+
+
+def scalar_inputs() -> NDArray[np.uint32]:
+    """Three operands of 8192 words: random bits, halves and floats near 1, ties of narrower formats, specials."""
+    special = np.array(
+        "0 80000000 7f800000 ff800000 7fc00000 ffc00001 7f800001 1 80000001 7f7fffff 7c00fc00 7e01fe01 7f80ff80 7fc1ffc1 "
+        "18001 477fefff 477ff000 43e80000 43e7ffff 43f00000 3f000000 bf000000 4f000000 cf000000 7fffffff ffffffff 20 1f".split()
+    )
+    specials = np.array([int(s, 16) for s in special], np.uint32)
+    x, kind = hashed(3 * SCALARS, 1), hashed(3 * SCALARS, 2)
+    choice = kind % 8
+    near_one = x & np.uint32(0x80FFFFFF) | (np.uint32(112) + (kind >> np.uint32(8)) % 30) << np.uint32(23)
+    tie = near_one & np.uint32(0xFFFFE000) | (kind >> np.uint32(20)) % 2 << np.uint32(12)
+    halves = x & np.uint32(0x83FF83FF) | np.uint32(0x3C003C00) ^ (kind >> np.uint32(9)) % 32 << np.uint32(10)
+    brains = x & np.uint32(0x807F807F) | np.uint32(0x3F803F80) ^ (kind >> np.uint32(9)) % 8 << np.uint32(7)
+    small = x % 64
+    table = [x, near_one, tie, halves, brains, small, specials[(kind >> np.uint32(8)) % specials.size], x]
+    return np.choose(choice, table).astype(np.uint32)
+
+
+def scalar_case(text: str, classes: str) -> Case:
+    target, sources = classes.split(":")
+    names, setup = [], ""
+    for index, kind in enumerate(sources):
+        names.append({"r": f"%r{10 + index}", "h": f"%h{index}", "q": f"%q{10 + index}"}[kind])
+        if kind == "h":
+            setup += f"mov.b32 {{%h{index}, %h9}}, %r{10 + index};\n"
+        if kind == "q":
+            setup += f"mov.b64 %q{10 + index}, {{%r{10 + index}, %r{10 + (index + 1) % 3}}};\n"
+    opcode, *immediate = text.split(" ")
+    result = {"r": "%r20", "h": "%h8", "q": "%q20"}[target]
+    setup += f"{opcode} {', '.join([result, *names, *immediate])};\n"
+    setup += {
+        "r": "",
+        "h": "cvt.u32.u16 %r20, %h8;\n",
+        "q": "mov.b64 {%r20, %r21}, %q20;\nxor.b32 %r20, %r20, %r21;\n",
+    }[target]
+    ptx = f"""{HEADER}.visible .entry k(.param .u64 k_in, .param .u64 k_out)
+{{
+.reg .b32 %r<32>;
+.reg .b64 %q<32>;
+.reg .b16 %h<16>;
+ld.param.u64 %q1, [k_in];
+ld.param.u64 %q2, [k_out];
+mov.u32 %r1, %tid.x;
+mov.u32 %r2, %ctaid.x;
+mad.lo.s32 %r3, %r2, 256, %r1;
+mul.wide.u32 %q3, %r3, 4;
+add.s64 %q4, %q1, %q3;
+ld.global.b32 %r10, [%q4];
+ld.global.b32 %r11, [%q4+{4 * SCALARS}];
+ld.global.b32 %r12, [%q4+{8 * SCALARS}];
+{setup}add.s64 %q5, %q2, %q3;
+st.global.b32 [%q5], %r20;
+ret;
+}}
+"""
+    return Case(f"scalar {text}", ptx, scalar_inputs(), SCALARS, grid=SCALARS // 256, block=256)
+
+
+# ---- tensor cores ----------------------------------------------------------------------------------------------------
+
+
+def packed_integers(name: str, words: int, seed: int) -> NDArray[np.uint32]:
+    """Small integers in an operand format, packed into words: all sums are exact."""
+    bits = {"f16": 16, "bf16": 16, "tf32": 32, "e4m3": 8, "s8": 8, "u8": 8}[name]
+    values = (hashed(words * 32 // bits, seed) % 17).astype(np.int32) - 8
+    if name in ("s8", "u8"):
+        return values.astype(np.int8).view(np.uint32)
+    single = values.astype(np.float32).view(np.uint32)
+    if name == "tf32":
+        return single | hashed(words, seed + 1) % 0x2000 * (values != 0).astype(np.uint32)  # low bits are ignored
+    if name == "bf16":
+        return (single >> 16).astype(np.uint16).view(np.uint32)
+    if name == "f16":
+        return values.astype(np.float16).view(np.uint32)
+    magnitude = ((single & 0x7FFFFFFF) - (120 << 23) >> 20) | single >> 24 & 0x80
+    return np.where(values == 0, 0, magnitude).astype(np.uint8).view(np.uint32)
+
+
+def registers(prefix: str, count: int) -> str:
+    return "{" + ", ".join(f"%{prefix}{i}" for i in range(count)) + "}"
+
+
+# shape and types, packed operands' format, registers of a, b, d
+MMA_FORMS = [
+    *((f"m16n8k{k}.row.col.f32.{t}.{t}.f32", t, k // 4, k // 8, 4) for t in ("f16", "bf16") for k in (8, 16)),
+    *((f"m16n8k{k}.row.col.f16.f16.f16.f16", "f16", k // 4, k // 8, 2) for k in (8, 16)),
+    *((f"m16n8k{k}.row.col.f32.tf32.tf32.f32", "tf32", k // 2, k // 4, 4) for k in (4, 8)),
+    ("m16n8k32.row.col.f32.e4m3.e4m3.f32", "e4m3", 4, 2, 4),
+    ("m16n8k32.row.col.f32.e5m2.e4m3.f32", "e4m3", 4, 2, 4),
+    *((f"m16n8k{k}.row.col.s32.{t}.s32", "s8", k // 8, k // 16, 4) for k in (16, 32) for t in ("s8.s8", "u8.s8")),
+    ("m16n8k32.row.col.satfinite.s32.s8.u8.s32", "s8", 4, 2, 4),
+]
+
+
+def mma_case(text: str, name: str, a: int, b: int, d: int) -> Case:
+    loads = "".join(
+        f"ld.global.b32 %{prefix}{i}, [%q4+{128 * (first + i)}];\n"
+        for prefix, first, count in (("a", 0, a), ("b", 4, b), ("c", 6, d))
+        for i in range(count)
+    )
+    stores = "".join(f"st.global.b32 [%q5+{128 * i}], %d{i};\n" for i in range(d))
+    ptx = f"""{HEADER}.visible .entry k(.param .u64 k_in, .param .u64 k_out)
+{{
+.reg .b32 %r<4>, %a<4>, %b<2>, %c<4>, %d<4>;
+.reg .b64 %q<8>;
+ld.param.u64 %q1, [k_in];
+ld.param.u64 %q2, [k_out];
+mov.u32 %r1, %tid.x;
+mul.wide.u32 %q3, %r1, 4;
+add.s64 %q4, %q1, %q3;
+add.s64 %q5, %q2, %q3;
+{loads}mma.sync.aligned.{text} {registers("d", d)}, {registers("a", a)}, {registers("b", b)}, {registers("c", d)};
+{stores}ret;
+}}
+"""
+    accumulators = {"s32": hashed(128, 77), "f16": packed_integers("f16", 128, 78)}.get(
+        text.rsplit(".", 1)[1], packed_integers("tf32", 128, 79) & np.uint32(0xFFFFE000)
+    )
+    return Case(f"mma {text}", ptx, np.concatenate([packed_integers(name, 192, 5), accumulators]), 32 * d)
+
+
+# types, format of operands, accumulators per lane, A from registers, modifiers after the descriptors and scale-d
+WGMMA_FORMS = [
+    *((f"m64n32k16.f32.bf16.bf16", "bf16", 16, False, f"1, 1, {a}, {b}") for a in (0, 1) for b in (0, 1)),
+    ("m64n32k16.f32.f16.f16", "f16", 16, False, "-1, 1, 0, 0"),
+    ("m64n32k16.f16.f16.f16", "f16", 8, False, "1, 1, 1, 0"),
+    ("m64n32k16.f32.f16.f16", "f16", 16, True, "1, -1, 1"),
+    ("m64n32k8.f32.tf32.tf32", "tf32", 16, False, "1, 1"),
+    ("m64n32k8.f32.tf32.tf32", "tf32", 16, True, "-1, 1"),
+    ("m64n32k32.f32.e4m3.e4m3", "e4m3", 16, False, "1, 1"),
+    ("m64n32k32.f32.e4m3.e4m3", "e4m3", 16, True, "1, 1"),
+    ("m64n32k32.s32.s8.s8", "s8", 16, False, ""),
+]
+OPERAND_BYTES = 40 * 1024
+
+
+def wgmma_case(form: tuple[str, str, int, bool, str], number: int) -> Case:
+    """One wgmma whose descriptors are random: start, offsets, swizzle and (in every third case) base offset."""
+    text, name, count, from_registers, tail = form
+    dice = random.Random(f"{text} {from_registers} {tail} {number}")
+    descriptors = []
+    for _ in range(2):
+        start = dice.randrange(768) & ~(0 if number % 2 else 63)
+        base_offset = dice.randrange(8) if number % 3 == 2 else 0
+        descriptors.append(
+            start | dice.randrange(128) << 16 | dice.randrange(128) << 32 | base_offset << 49 | dice.randrange(4) << 62
+        )
+    loads = "".join(f"ld.global.b32 %a{i}, [%q6+{128 * 4 * i}];\n" for i in range(4))
+    loads += "".join(f"ld.global.b32 %d{i}, [%q6+{128 * 4 * (4 + i)}];\n" for i in range(count))
+    stores = "".join(f"st.global.b32 [%q5+{128 * 4 * i}], %d{i};\n" for i in range(count))
+    operand_a = registers("a", 4) if from_registers else "%q10"
+    ptx = f"""{HEADER}.visible .entry k(.param .u64 k_in, .param .u64 k_out, .param .u64 k_a, .param .u64 k_b, .param .u64 k_scale)
+{{
+.reg .b32 %r<8>, %a<4>, %d<16>;
+.reg .b64 %q<16>;
+.reg .pred %p<4>;
+.shared .align 1024 .b8 operands[{OPERAND_BYTES}];
+ld.param.u64 %q1, [k_in];
+ld.param.u64 %q2, [k_out];
+ld.param.u64 %q10, [k_a];
+ld.param.u64 %q11, [k_b];
+ld.param.u64 %q12, [k_scale];
+mov.u32 %r1, %tid.x;
+mul.wide.u32 %q3, %r1, 4;
+add.s64 %q4, %q1, %q3;
+add.s64 %q5, %q2, %q3;
+mov.u32 %r2, operands;
+shr.u32 %r3, %r2, 4;
+cvt.u64.u32 %q7, %r3;
+add.s64 %q10, %q10, %q7;
+add.s64 %q11, %q11, %q7;
+shl.b32 %r4, %r1, 2;
+add.s32 %r4, %r4, %r2;
+mov.u32 %r5, 0;
+fill:
+ld.global.b32 %r6, [%q4];
+st.shared.b32 [%r4], %r6;
+add.s64 %q4, %q4, 512;
+add.s32 %r4, %r4, 512;
+add.s32 %r5, %r5, 512;
+setp.lt.u32 %p1, %r5, {OPERAND_BYTES};
+@%p1 bra fill;
+mov.b64 %q6, %q4;
+{loads}setp.ne.s64 %p2, %q12, 0;
+fence.proxy.async;
+bar.sync 0;
+wgmma.fence.sync.aligned;
+wgmma.mma_async.sync.aligned.{text} {registers("d", count)}, {operand_a}, %q11, %p2{", " if tail else ""}{tail};
+wgmma.commit_group.sync.aligned;
+wgmma.wait_group.sync.aligned 0;
+{stores}ret;
+}}
+"""
+    d_type = text.split(".")[1]
+    accumulators = {"s32": hashed(2048, 11), "f16": packed_integers("f16", 2048, 12)}.get(
+        d_type, packed_integers("tf32", 2048, 13) & np.uint32(0xFFFFE000)
+    )
+    source = np.concatenate([packed_integers(name, OPERAND_BYTES // 4 + 512, 14), accumulators])
+    where = "registers" if from_registers else "shared"
+    return Case(
+        f"wgmma {text} a in {where}, {tail or 'plain'}, descriptors {number}",
+        ptx,
+        source,
+        128 * count,
+        block=128,
+        words=[*descriptors, number % 4],
+    )
+
+
+# ---- TMA -------------------------------------------------------------------------------------------------------------
+
+TILE_WINDOW = 32 * 1024
+
+
+def tile_case(name: str, spec: TensorMapSpec, coords: list[int], offset: int, store: bool) -> Case:
+    """Loads a tile into shared memory full of 0xa5 and copies that out, or stores a pattern from shared memory."""
+    rank = len(spec.dim)
+    size = spec.BYTES[spec.dtype]
+    transaction = spec.box[0] * size
+    for extent, step in zip(spec.box[1:], spec.elem_stride[1:], strict=True):
+        transaction *= -(-extent // step)
+    at = "{" + ", ".join(f"%c{i}" for i in range(rank)) + "}"
+    load_coords = "".join(f"ld.param.u32 %c{i}, [k_c{i}];\n" for i in range(rank))
+    params = "".join(f", .param .u64 k_c{i}" for i in range(rank))
+    prologue = f"""{HEADER}.visible .entry k(.param .u64 k_in, .param .u64 k_out, .param .align 64 .b8 k_map[128]{params})
+{{
+.reg .b32 %r<16>, %c<5>;
+.reg .b64 %q<16>;
+.reg .pred %p<4>;
+.shared .align 1024 .b8 window[{TILE_WINDOW}];
+.shared .align 8 .b8 barrier[8];
+ld.param.u64 %q1, [k_in];
+ld.param.u64 %q2, [k_out];
+mov.b64 %q3, k_map;
+cvta.param.u64 %q3, %q3;
+{load_coords}mov.u32 %r1, %tid.x;
+mov.u32 %r2, window;
+mov.u32 %r3, barrier;
+shl.b32 %r4, %r1, 2;
+mul.wide.u32 %q4, %r1, 4;
+add.s64 %q2, %q2, %q4;
+add.s64 %q5, %q1, %q4;
+add.s32 %r5, %r2, %r4;
+mov.u32 %r6, 0;
+setp.ne.u32 %p1, %r1, 0;
+"""
+    every_word = """add.s32 %r5, %r5, 512;
+add.s64 %q2, %q2, 512;
+add.s64 %q5, %q5, 512;
+add.s32 %r6, %r6, 512;
+"""
+    if store:
+        body = f"""fill:
+ld.global.b32 %r7, [%q5];
+st.shared.b32 [%r5], %r7;
+{every_word}setp.lt.u32 %p2, %r6, {TILE_WINDOW};
+@%p2 bra fill;
+fence.proxy.async;
+bar.sync 0;
+@%p1 bra done;
+add.s32 %r8, %r2, {offset};
+cp.async.bulk.tensor.{rank}d.global.shared::cta.tile.bulk_group [%q3, {at}], [%r8];
+cp.async.bulk.commit_group;
+cp.async.bulk.wait_group 0;
+done:
+ret;
+}}
+"""
+    else:
+        body = f"""@%p1 bra skip;
+mbarrier.init.shared.b64 [%r3], 1;
+skip:
+fill:
+st.shared.b32 [%r5], 0xa5a5a5a5;
+{every_word}setp.lt.u32 %p2, %r6, {TILE_WINDOW};
+@%p2 bra fill;
+fence.proxy.async;
+bar.sync 0;
+@%p1 bra waiting;
+add.s32 %r8, %r2, {offset};
+mbarrier.arrive.expect_tx.shared.b64 _, [%r3], {transaction};
+cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%r8], [%q3, {at}], [%r3];
+waiting:
+mbarrier.try_wait.parity.shared.b64 %p3, [%r3], 0;
+@!%p3 bra waiting;
+sub.s32 %r5, %r5, {TILE_WINDOW};
+sub.s64 %q2, %q2, {TILE_WINDOW};
+mov.u32 %r6, 0;
+dump:
+ld.shared.b32 %r7, [%r5];
+st.global.b32 [%q2], %r7;
+{every_word}setp.lt.u32 %p2, %r6, {TILE_WINDOW};
+@%p2 bra dump;
+ret;
+}}
+"""
+    return Case(
+        name,
+        prologue + body,
+        hashed(32 * 1024, 21),
+        (128 if store else TILE_WINDOW // 1024) * 256,
+        block=128,
+        words=[c & 0xFFFFFFFF for c in coords],
+        tensor_map=spec,
+        map_of_out=store,
+    )
+
+
+def random_tile(number: int, store: bool) -> Case:
+    dice = random.Random(f"tile {number} {store}")
+    dtype = dice.choice([0, 1, 2, 4, 6, 7, 10])
+    size = TensorMapSpec.BYTES[dtype]
+    unit = 16 // size
+    swizzle = dice.choice([0, 32, 64, 128])
+    rank = dice.choice([2, 2, 3, 5] if store else [1, 2, 2, 3, 5])
+    most = [16, 4, 2, 2] if rank == 5 else [16, 4, 4, 4]
+    box = [unit * dice.randint(1, swizzle // 16 or 8), *(dice.randint(1, most[i]) for i in range(rank - 1))]
+    dim = [dice.randint(1, 12) * unit, *(dice.randint(1, [24, 5, 3, 3][i]) for i in range(rank - 1))]
+    if number % 2 and unit > 1:
+        dim[0] -= dice.randrange(unit)
+    stride, pitch = [], -(-dim[0] * size // 16) * 16 + 16 * dice.randrange(3)
+    for extent in dim[1:]:
+        stride.append(pitch)
+        pitch *= extent
+    elem_stride = [1, *(dice.choice([1, 1, 1, 2, 3]) for _ in range(rank - 1))]
+    low = 0 if store else -1
+    coords = [unit * dice.randint(low, dim[0] // unit), *(dice.randint(low, extent) for extent in dim[1:])]
+    spec = TensorMapSpec(dtype, dim, stride, box, elem_stride, swizzle)
+    return tile_case(f"tile {'store' if store else 'load'} {number}", spec, coords, 128 * dice.randrange(10), store)
+
+
+def faulting_tiles() -> Iterator[Case]:
+    plain = TensorMapSpec(10, [64, 16], [128], [16, 8], [1, 1], 0)
+    yield tile_case("tile load at 64 bytes of shared memory", plain, [0, 0], 64, False)
+    yield tile_case("tile load from an innermost coordinate off 16 bytes", plain, [4, 0], 0, False)
+    yield tile_case("tile store to an innermost coordinate off 16 bytes", plain, [4, 0], 0, True)
+    yield tile_case("tile store to a negative row", plain, [0, -1], 0, True)
+    yield tile_case("tile store to a negative column", plain, [-8, 0], 0, True)
+
+
+def cases() -> Iterator[Case]:
+    for text, classes in SCALAR_FORMS.items():
+        yield scalar_case(text, classes)
+    for form in MMA_FORMS:
+        yield mma_case(*form)
+    for form in WGMMA_FORMS:
+        for number in range(12):
+            yield wgmma_case(form, number)
+    for number in range(60):
+        yield random_tile(number, store=False)
+        yield random_tile(number, store=True)
+    yield from faulting_tiles()
+
+
+CASES = {case.name: case for case in cases()}
+
+
+def digest(out: NDArray[np.uint32]) -> str:
+    return hashlib.sha256(out.tobytes()).hexdigest()[:16]
+
+
+# ---- on the simulator ------------------------------------------------------------------------------------------------
+
+
+def aligned_buffer(words: int) -> NDArray[np.uint32]:
+    """Zeros at a multiple of 128 bytes."""
+    store = np.zeros(words + 32, np.uint32)
+    return store[-store.ctypes.data % 128 // 4 :][:words]
+
+
+def simulate(case: Case) -> str:
+    from machete.sim import Image, LaunchConfig, Region, run  # the card's machine has no machete
+    from machete.sim._core import engine
+
+    source, out = aligned_buffer(case.source.size), aligned_buffer(case.out_words)
+    source[:] = case.source
+    params = struct.pack("<QQ", source.ctypes.data, out.ctypes.data)
+    if case.tensor_map is not None:
+        spec = case.tensor_map
+        address = (out if case.map_of_out else source).ctypes.data
+        size = spec.BYTES[spec.dtype]
+        raw = engine.encode_tensormap(
+            address, spec.dtype, spec.dim, [size, *spec.stride], spec.box, spec.elem_stride, spec.swizzle
+        )
+        params = params.ljust(64, b"\0") + raw.tobytes()
+    params += struct.pack(f"<{len(case.words)}Q", *case.words)
+    memory = [
+        Region(source.ctypes.data, source.nbytes, "in", writable=False),
+        Region(out.ctypes.data, out.nbytes, "out"),
+    ]
+    config = LaunchConfig(grid=(case.grid, 1, 1), block=(case.block, 1, 1), dynamic_shared=0, sms=None)
+    run(Image.from_ptx(case.ptx, arch="sm_90a"), params, config, memory)
+    return digest(out)
+
+
+@pytest.fixture(scope="module")
+def recorded() -> dict[str, str]:
+    return json.loads(RECORD.read_text())
+
+
+def test_the_record_is_of_these_cases(recorded: dict[str, str]) -> None:
+    assert list(recorded) == list(CASES)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_case(name: str, recorded: dict[str, str]) -> None:
+    from machete.sim import SimulationError
+
+    if recorded[name].startswith("error"):
+        with pytest.raises(SimulationError):
+            simulate(CASES[name])
+    else:
+        assert simulate(CASES[name]) == recorded[name]
+
+
+# ---- on the card -----------------------------------------------------------------------------------------------------
+
+
+def on_card(names: list[str]) -> dict[str, str]:
+    """Runs cases through the CUDA driver. Stops at the first error, which ends a process's use of the card."""
+    cuda = ctypes.CDLL("libcuda.so.1")
+
+    def call(name: str, *arguments: Any) -> None:
+        if (status := getattr(cuda, name)(*arguments)) != 0:
+            raise RuntimeError(f"error {status} of {name}")
+
+    call("cuInit", 0)
+    context, module, function = (ctypes.c_void_p() for _ in range(3))
+    call("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
+    call("cuCtxSetCurrent", context)
+
+    def device_buffer(words: int) -> ctypes.c_uint64:
+        address = ctypes.c_uint64()
+        call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(4 * words))
+        return address
+
+    out: dict[str, str] = {}
+    for name in names:
+        case = CASES[name]
+        call("cuModuleLoadData", ctypes.byref(module), case.ptx.encode())
+        call("cuModuleGetFunction", ctypes.byref(function), module, b"k")
+        source, target = device_buffer(case.source.size), device_buffer(case.out_words)
+        call(
+            "cuMemcpyHtoD_v2", source, case.source.ctypes.data_as(ctypes.c_void_p), ctypes.c_size_t(case.source.nbytes)
+        )
+        call("cuMemsetD8_v2", target, ctypes.c_ubyte(0), ctypes.c_size_t(4 * case.out_words))
+        parameters: list[Any] = [source, target]
+        if (spec := case.tensor_map) is not None:
+            buffer = (ctypes.c_ubyte * 256)()
+            start = -ctypes.addressof(buffer) % 64
+            tensor_map = (ctypes.c_ubyte * 128).from_buffer(buffer, start)
+            rank = len(spec.dim)
+            call(
+                "cuTensorMapEncodeTiled",
+                ctypes.byref(tensor_map),
+                spec.DRIVER_TYPES[spec.dtype],
+                rank,
+                target if case.map_of_out else source,
+                (ctypes.c_uint64 * rank)(*spec.dim),
+                (ctypes.c_uint64 * rank)(*spec.stride),
+                (ctypes.c_uint32 * rank)(*spec.box),
+                (ctypes.c_uint32 * rank)(*spec.elem_stride),
+                0,
+                {0: 0, 32: 1, 64: 2, 128: 3}[spec.swizzle],
+                0,
+                0,
+            )
+            parameters.append(tensor_map)
+        parameters += [ctypes.c_uint64(word) for word in case.words]
+        pointers = (ctypes.c_void_p * len(parameters))(*(ctypes.addressof(p) for p in parameters))
+        try:
+            call("cuLaunchKernel", function, case.grid, 1, 1, case.block, 1, 1, 0, None, pointers, None)
+            call("cuCtxSynchronize")
+        except RuntimeError as failure:
+            out[name] = str(failure)
+            return out
+        result = np.zeros(case.out_words, np.uint32)
+        call("cuMemcpyDtoH_v2", result.ctypes.data_as(ctypes.c_void_p), target, ctypes.c_size_t(result.nbytes))
+        out[name] = digest(result)
+        for address in (source, target):
+            call("cuMemFree_v2", address)
+        call("cuModuleUnload", module)
+    return out
+
+
+def record(path: Path) -> None:
+    """One process after another, each from where the last one stopped."""
+    done: dict[str, str] = {}
+    while left := [name for name in CASES if name not in done]:
+        worker = subprocess.run(
+            [sys.executable, __file__, "--worker", left[0]], capture_output=True, text=True, check=False
+        )
+        if worker.returncode:
+            raise RuntimeError(f"after {list(done)[-1:]}: {worker.stderr}")
+        done |= json.loads(worker.stdout)
+    path.write_text(json.dumps(done, indent=0) + "\n")
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "--worker":
+        names = list(CASES)
+        print(json.dumps(on_card(names[names.index(sys.argv[2]) :])))
+    else:
+        record(Path(sys.argv[1]))
