@@ -79,15 +79,6 @@ def test_a_scheduled_op_holds_its_arguments():
     assert op.pipeline == MatrixOp.pipeline
 
 
-def test_other_tensors_and_scalars_can_be_bound():
-    op, x = matrix(), torch.ones(100, 64)
-    other = op.with_tensors({"x": x}).with_scalar("scale", 0.5)
-    assert other.tensors["x"] is x
-    assert other.tensors["y"] is op.tensors["y"]
-    assert (other.scalars["scale"], op.scalars["scale"]) == (0.5, 2.0)
-    assert (other.tile_sizes, other.config) == (op.tile_sizes, op.config)
-
-
 @pytest.mark.parametrize(
     ("extent", "tile_n", "tiles"), [(1024, 256, 4), (1025, 256, 5), (1, 256, 1), (0, 256, 0), (7, np.int64(2), 4)]
 )

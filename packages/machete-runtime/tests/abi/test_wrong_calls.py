@@ -184,7 +184,10 @@ DEFINITIONS: list[Wrong] = [
         "compute parameter that names nothing",
         lambda: define(compute=lambda self, xs, y: None),
         OpDefinitionError,
-        ("BadOp: `compute` has a parameter `xs` that names nothing (did you mean `x`?)", "x, y, page_ptr"),
+        (
+            "BadOp: `compute` has a parameter `xs` that names nothing (did you mean `x`?)",
+            "available to `compute`: x, y,",
+        ),
     ),
     (
         "tile index of an untiled dim",
@@ -202,7 +205,7 @@ DEFINITIONS: list[Wrong] = [
         "page_ptr in load",
         lambda: define(pipeline=RING, compute=lambda self, ring: None, load=lambda self, ring, page_ptr: None),
         OpDefinitionError,
-        ("`load` has a parameter `page_ptr`", "x, tma_x, ring"),
+        ("`load` has a parameter `page_ptr`", "tma_x, ring"),
     ),
     (
         "load of a tensor that is only written",
@@ -417,6 +420,12 @@ DEFINITIONS: list[Wrong] = [
         lambda: PipelineSpec.plain(page_bytes=512),
         PipelineError,
         ("page_bytes=512", "at least 1024"),
+    ),
+    (
+        "negative scratch",
+        lambda: PipelineSpec.streaming(input_stages=2, scratch_bytes=-1),
+        PipelineError,
+        ("scratch_bytes=-1", "None for whole pages"),
     ),
     (
         "no input stage",
@@ -747,12 +756,6 @@ CALLS: list[Wrong] = [
         ("ops[0] (FrontOp) is not lowered",),
     ),
     ("no SMs", lambda: plan(scale(), num_sms=0), PlanError, ("num_sms=0",)),
-    (
-        "other extents bound",
-        lambda: scale().with_tensors({"x": f32(9), "y": f32(9)}),
-        ShapeMismatchError,
-        ("extents {'N': 9} instead of {'N': 8}",),
-    ),
 ]
 
 

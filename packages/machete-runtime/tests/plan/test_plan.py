@@ -93,7 +93,7 @@ def test_a_kind_knows_what_device_code_needs():
     assert kind.tensors["x"].unit_inner
     assert kind.tensors["x"].alignment == 16
     assert kind.descriptors == {"x": TmaBox((64,))}
-    assert (kind.stage_pages, kind.resident_pages, kind.signals_per_range) == (2, 1, 2)
+    assert (kind.stage_pages, kind.resident_bytes, kind.signals_per_range) == (2, 16 * 1024, 2)
 
 
 def test_waits_counters_and_loader_waits():

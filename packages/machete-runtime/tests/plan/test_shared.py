@@ -100,6 +100,7 @@ def test_areas_are_aligned_and_do_not_overlap(some):
     assert found[-1][1] <= built.total_bytes
     assert built.ring_offset == 0
     assert built.resident_offset % 1024 == 0
+    assert built.resident_bytes % 128 == 0
     assert built.slot_offset % 16 == built.slot_bytes % 16 == 0
     barriers = ("full", "empty", "out_full", "out_empty", "slot_full", "slot_clear", "slot_free")
     assert all(getattr(built, f"{name}_offset") % 8 == 0 for name in barriers)
@@ -137,6 +138,12 @@ def test_resident_pages_that_do_not_fit_are_refused():
         PipelineError, match=r"15 pages of 16384 bytes do not fit sm_90a(.|\n)*pages=14 or page_bytes=8192"
     ):
         layout(PipelineSpec.plain(pages=15))
+
+
+def test_scratch_may_be_less_than_a_page():
+    spec = PipelineSpec.streaming(input_stages=2, scratch_bytes=200)
+    assert layout(spec).resident_bytes == 256, "rounded up to cache lines"
+    assert layout(spec, None, PipelineSpec.plain(page_bytes=1024)).resident_bytes == 1024
 
 
 def test_a_plan_carries_the_layout():

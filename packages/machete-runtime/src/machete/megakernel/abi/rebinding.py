@@ -36,6 +36,7 @@ def with_tensors(op: ScheduledOp, changes: Mapping[str, torch.Tensor]) -> Schedu
     declaration = op.op.declaration
     checks.check_devices(declaration, {name: info.device for name, info in infos.items()})
     checks.check_overlaps(declaration, infos)
+    checks.check_addresses(declaration, infos)
     return replace(op, tensors=tensors, infos=infos)
 
 

@@ -257,11 +257,14 @@ def checked_tile_sizes(op: OpDeclaration, tile_sizes: Mapping[str, Any], extents
 
 
 def checked_config(op: OpDeclaration, config: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Hashable compile-time values, sorted by name. In device code they are attributes of `self`."""
+    """Hashable compile-time values, sorted by name.
+
+    In device code they are attributes of `self`; those with a dot in their name, of the fusion before it.
+    """
     taken = {*op.dims, *op.phases, *RESERVED_NAMES, "threads_per_row"}
     taken |= {f"tile_size_{dim}" for dim in op.tile} | {f"{name}_dtype" for name in op.tensors}
     for name, value in (config or {}).items():
-        if not name.isidentifier() or name in taken:
+        if not all(part.isidentifier() for part in name.split(".")) or name in taken:
             raise ConfigError(
                 what=f"{op.name}: config has the name {name!r}",
                 where=f"config of {op.name}",

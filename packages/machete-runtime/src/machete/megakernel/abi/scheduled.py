@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from machete.megakernel.abi.errors import ShapeMismatchError
 from machete.megakernel.abi.pipeline import PipelineSpec
 from machete.megakernel.abi.tensor import TensorInfo
 from machete.megakernel.abi.tma import TmaBox
@@ -49,25 +48,6 @@ class ScheduledOp:
     def pipeline(self) -> PipelineSpec | None:
         """The pages that it asks for (`Op.pipeline_of`)."""
         return self.op.pipeline_of(self)
-
-    def with_tensors(self, changes: Mapping[str, torch.Tensor]) -> ScheduledOp:
-        """The same op on other tensors of the same extents; checked like new."""
-        other = self._again({**self.tensors, **changes}, self.scalars)
-        if other.extents != self.extents:
-            raise ShapeMismatchError(
-                what=f"{self.op.__name__}: extents {other.extents} instead of {self.extents}",
-                where=str(other),
-                why="the tiles were planned for the extents that the op was scheduled with",
-                fix="schedule the op again for other extents",
-            )
-        return other
-
-    def with_scalar(self, name: str, value: int | float) -> ScheduledOp:
-        """The same op with another value of one runtime scalar."""
-        return self._again(self.tensors, {**self.scalars, name: value})
-
-    def _again(self, tensors: Mapping[str, torch.Tensor], scalars: Mapping[str, int | float]) -> ScheduledOp:
-        return self.op._schedule_single(tile_sizes=self.tile_sizes, config=self.config, **tensors, **scalars)
 
     @property
     def device(self) -> torch.device:

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 
 import torch
 
-from machete.megakernel.abi.errors import AlignmentError, DtypeError, StrideError
 from machete.megakernel.abi.scheduled import ScheduledOp
-from machete.megakernel.abi.tensor import TensorInfo, dtype_name
+from machete.megakernel.abi.tensor import TensorInfo
 
 FIELD_BYTES = 8
 RECORD_ALIGNMENT = 16
@@ -42,20 +41,6 @@ class TensorLayout:
         """The layout of a tensor."""
         return cls(info.dtype, dims, info.unit_inner, info.alignment)
 
-    def check(self, info: TensorInfo, where: str) -> None:
-        """Raise unless code that was compiled for this layout is right for the tensor, too."""
-        why = "the kernel was compiled for tensors of this layout"
-        fix = "pass a tensor of the same layout, or schedule the op again"
-        if info.dtype != self.dtype:
-            what = f"`{info.name}` is {dtype_name(info.dtype)}, not {dtype_name(self.dtype)}"
-            raise DtypeError(what=what, where=where, why=why, fix=fix)
-        if self.unit_inner and not info.unit_inner:
-            what = f"`{info.name}` has innermost stride {info.strides[-1]}, not 1"
-            raise StrideError(what=what, where=where, why=why, fix=fix)
-        if info.alignment < self.alignment and not info.is_empty:
-            what = f"`{info.name}` is aligned to {info.alignment} bytes, not to {self.alignment}"
-            raise AlignmentError(what=what, where=where, why=why, fix=fix)
-
 
 @dataclass(frozen=True)
 class RecordLayout:
@@ -68,7 +53,6 @@ class RecordLayout:
     """
 
     fields: tuple[tuple[str, str], ...]  # (name, struct format)
-    tensors: tuple[tuple[str, TensorLayout], ...]
 
     @classmethod
     def of(
@@ -88,7 +72,7 @@ class RecordLayout:
             if name in descriptors:
                 fields.append((f"tma_{name}", "q"))
         fields += [(f"scalar_{name}", _FORMATS[dtype]) for name, dtype in scalars.items()]
-        return cls(tuple(fields), tuple(tensors.items()))
+        return cls(tuple(fields))
 
     @property
     def size(self) -> int:
@@ -100,12 +84,7 @@ class RecordLayout:
         return next(i for i, (field, _) in enumerate(self.fields) if field == name) * FIELD_BYTES
 
     def values(self, op: ScheduledOp, tma: Mapping[str, int]) -> dict[str, int | float]:
-        """Field name to value, for an op of this kind; `tma` maps tensors to addresses of descriptors.
-
-        Raises `DtypeError`, `StrideError` or `AlignmentError` for a tensor that compiled code would misread.
-        """
-        for name, tensor in self.tensors:
-            tensor.check(op.infos[name], str(op))
+        """Field name to value, for an op of this kind; `tma` maps tensors to addresses of descriptors."""
         known: dict[str, int | float] = {f"extent_{dim}": extent for dim, extent in op.extents.items()}
         known |= {f"tiles_{dim}": n for dim, n in zip(op.op.declaration.tile, op.tiles, strict=True)}
         for name, info in op.infos.items():
