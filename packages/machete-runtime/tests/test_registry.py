@@ -132,7 +132,7 @@ def test_load_returns_the_class(install: Install) -> None:
         ("import no_such_module_anywhere", "ModuleNotFoundError: No module named 'no_such_module_anywhere'"),
         ("raise RuntimeError('first line\\nsecond line')", "RuntimeError: first line"),
         ("import sys; sys.exit(3)", "SystemExit: 3"),
-        ("def broken(:", "SyntaxError: invalid syntax"),
+        ("def broken(:", "SyntaxError: "),
         ("other = 1", "AttributeError: module 'fake_ops' has no attribute 'Scale'"),
         ("Scale = 3", "fake_ops:Scale is no Op subclass, but 3"),
         ("class Scale: pass", "fake_ops:Scale is no Op subclass, but <class 'fake_ops.Scale'>"),

@@ -39,4 +39,4 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         if name == RAN_ON
     )
     for place, count in sorted(places.items()):
-        terminalreporter.write_line(f"machete conformance: {place}: {count} kernels ran")
+        terminalreporter.write_line(f"machete conformance: {place}: {count} launches")
