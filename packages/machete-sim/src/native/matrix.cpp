@@ -95,13 +95,11 @@ bool with_operand(Element element, Function function) {
 // D for the 8 rows of a half tile: c and d hold two registers, columns {0, 2, 4, 6} and {1, 3, 5, 7}, per group.
 struct HalfTile {
     const uint32_t* a;         // [k][32], each row's value in its four lanes
-    const uint32_t* b;         // [2 * groups][k][8], the four columns of a register, twice
+    const uint32_t* b;         // [2 * groups][k][4], the four columns of a register
     const uint32_t* const* c;  // null: zeros
     uint32_t* const* d;
     int k, groups;
 };
-
-constexpr int b_stride = 8;
 
 // Portable vectors of 4, and the only way for integers.
 template <class Scalar>
@@ -119,7 +117,7 @@ void multiply_portable(const HalfTile& tile) {
             for (int p = 0; p < parts; ++p) sum[p] = load(tile.c[column] + width * p);
         }
         for (int k = 0; k < tile.k; ++k) {
-            const Vector b = load(tile.b + (column * tile.k + k) * b_stride);
+            const Vector b = load(tile.b + (column * tile.k + k) * width);
             for (int p = 0; p < parts; ++p) sum[p] += load(tile.a + k * lanes + width * p) * b;
         }
         std::memcpy(tile.d[column], sum, sizeof sum);
@@ -130,7 +128,6 @@ void multiply_portable(const HalfTile& tile) {
 // Vectors of 8, both registers of a group at once: 8 sums in flight hide the latency of the fused multiply-add.
 __attribute__((target("avx2,fma"))) void multiply_avx2(const HalfTile& tile) {
     constexpr int width = 8, parts = lanes / width;
-    static_assert(width == b_stride);
     for (int group = 0; group < tile.groups; ++group) {
         __m256 sum[2][parts];
         for (int e = 0; e < 2; ++e) {
@@ -141,9 +138,9 @@ __attribute__((target("avx2,fma"))) void multiply_avx2(const HalfTile& tile) {
             }
         }
         const auto* a = reinterpret_cast<const float*>(tile.a);
-        const auto* b = reinterpret_cast<const float*>(tile.b) + 2 * group * tile.k * width;
-        for (int k = 0; k < tile.k; ++k, a += lanes, b += width) {
-            const __m256 even = _mm256_loadu_ps(b), odd = _mm256_loadu_ps(b + tile.k * width);
+        const auto* b = reinterpret_cast<const __m128*>(tile.b) + 2 * group * tile.k;
+        for (int k = 0; k < tile.k; ++k, a += lanes) {
+            const __m256 even = _mm256_broadcast_ps(b + k), odd = _mm256_broadcast_ps(b + tile.k + k);
             for (int p = 0; p < parts; ++p) {
                 const __m256 rows = _mm256_loadu_ps(a + width * p);
                 sum[0][p] = _mm256_fmadd_ps(rows, even, sum[0][p]);
@@ -181,19 +178,19 @@ struct RowOperand {
     static void store(uint32_t* at, uint32_t value) { std::fill_n(at, 4, value); }
 };
 
-// B as the inner loop wants it: [column register][k][8]. Its k extent is part of the layout.
+// B as the inner loop wants it: [column register][k][4]. Its k extent is part of the layout.
 template <int columns>
 struct ColumnOperand {
-    static constexpr int k_step = b_stride;
+    static constexpr int k_step = 4;
     explicit ColumnOperand(int k_extent) : k_extent(k_extent) {}
     const int k_extent;
-    uint32_t values[columns / 4 * max_k * b_stride];
+    alignas(16) uint32_t values[columns / 4 * max_k * 4];
 
     uint32_t* at(int column, int k) {
         const int reg = column / 8 * 2 + column % 2;
-        return &values[(reg * k_extent + k) * b_stride + column % 8 / 2];
+        return &values[(reg * k_extent + k) * 4 + column % 8 / 2];
     }
-    static void store(uint32_t* at, uint32_t value) { at[0] = at[4] = value; }
+    static void store(uint32_t* at, uint32_t value) { *at = value; }
 };
 
 // A fragment register holds, per lane, 4 bytes of k of row (or column) first_row + lane / 4.
