@@ -126,11 +126,22 @@ for only_newer in ("fma.rn.f32x2", "add.rn.f32x2"):
 
 def scalar_inputs() -> NDArray[np.uint32]:
     """Three operands of 8192 words: random bits, halves and floats near 1, ties of narrower formats, specials."""
-    special = np.array(
-        "0 80000000 7f800000 ff800000 7fc00000 ffc00001 7f800001 1 80000001 7f7fffff 7c00fc00 7e01fe01 7f80ff80 7fc1ffc1 "
-        "18001 477fefff 477ff000 43e80000 43e7ffff 43f00000 3f000000 bf000000 4f000000 cf000000 7fffffff ffffffff 20 1f".split()
+    halves_and_brains = (0x7C00FC00, 0x7E01FE01, 0x7F80FF80, 0x7FC1FFC1, 0x00018001)
+    nans_and_ends = (
+        0x7F800000,
+        0xFF800000,
+        0x7FC00000,
+        0xFFC00001,
+        0x7F800001,
+        0x7F7FFFFF,
+        1,
+        0x80000001,
+        0,
+        0x80000000,
     )
-    specials = np.array([int(s, 16) for s in special], np.uint32)
+    edges_of_formats = (0x477FEFFF, 0x477FF000, 0x43E80000, 0x43E7FFFF, 0x43F00000, 0x3F000000, 0x4F000000, 0xCF000000)
+    integers = (0x7FFFFFFF, 0xFFFFFFFF, 32, 31)
+    specials = np.array([*halves_and_brains, *nans_and_ends, *edges_of_formats, *integers], np.uint32)
     x, kind = hashed(3 * SCALARS, 1), hashed(3 * SCALARS, 2)
     choice = kind % 8
     near_one = x & np.uint32(0x80FFFFFF) | (np.uint32(112) + (kind >> np.uint32(8)) % 30) << np.uint32(23)
@@ -247,7 +258,7 @@ add.s64 %q5, %q2, %q3;
 
 # types, format of operands, accumulators per lane, A from registers, modifiers after the descriptors and scale-d
 WGMMA_FORMS = [
-    *((f"m64n32k16.f32.bf16.bf16", "bf16", 16, False, f"1, 1, {a}, {b}") for a in (0, 1) for b in (0, 1)),
+    *(("m64n32k16.f32.bf16.bf16", "bf16", 16, False, f"1, 1, {a}, {b}") for a in (0, 1) for b in (0, 1)),
     ("m64n32k16.f32.f16.f16", "f16", 16, False, "-1, 1, 0, 0"),
     ("m64n32k16.f16.f16.f16", "f16", 8, False, "1, 1, 1, 0"),
     ("m64n32k16.f32.f16.f16", "f16", 16, True, "1, -1, 1"),
@@ -275,7 +286,8 @@ def wgmma_case(form: tuple[str, str, int, bool, str], number: int) -> Case:
     loads += "".join(f"ld.global.b32 %d{i}, [%q6+{128 * 4 * (4 + i)}];\n" for i in range(count))
     stores = "".join(f"st.global.b32 [%q5+{128 * 4 * i}], %d{i};\n" for i in range(count))
     operand_a = registers("a", 4) if from_registers else "%q10"
-    ptx = f"""{HEADER}.visible .entry k(.param .u64 k_in, .param .u64 k_out, .param .u64 k_a, .param .u64 k_b, .param .u64 k_scale)
+    ptx = f"""{HEADER}.visible .entry k(.param .u64 k_in, .param .u64 k_out,
+                 .param .u64 k_a, .param .u64 k_b, .param .u64 k_scale)
 {{
 .reg .b32 %r<8>, %a<4>, %d<16>;
 .reg .b64 %q<16>;
@@ -348,7 +360,8 @@ def tile_case(name: str, spec: TensorMapSpec, coords: list[int], offset: int, st
     at = "{" + ", ".join(f"%c{i}" for i in range(rank)) + "}"
     load_coords = "".join(f"ld.param.u32 %c{i}, [k_c{i}];\n" for i in range(rank))
     params = "".join(f", .param .u64 k_c{i}" for i in range(rank))
-    prologue = f"""{HEADER}.visible .entry k(.param .u64 k_in, .param .u64 k_out, .param .align 64 .b8 k_map[128]{params})
+    prologue = f"""{HEADER}.visible .entry k(.param .u64 k_in, .param .u64 k_out,
+                 .param .align 64 .b8 k_map[128]{params})
 {{
 .reg .b32 %r<16>, %c<5>;
 .reg .b64 %q<16>;
@@ -439,9 +452,12 @@ def random_tile(number: int, store: bool) -> Case:
     unit = 16 // size
     swizzle = dice.choice([0, 32, 64, 128])
     rank = dice.choice([2, 2, 3, 5] if store else [1, 2, 2, 3, 5])
-    most = [16, 4, 2, 2] if rank == 5 else [16, 4, 4, 4]
+    most = [8, 4, 2, 2] if rank == 5 else [16, 4]
     box = [unit * dice.randint(1, swizzle // 16 or 8), *(dice.randint(1, most[i]) for i in range(rank - 1))]
-    dim = [dice.randint(1, 12) * unit, *(dice.randint(1, [24, 5, 3, 3][i]) for i in range(rank - 1))]
+    dim = [
+        dice.randint(1, 12) * unit,
+        *(dice.randint(1, [24 if rank == 2 else 8, 5, 3, 3][i]) for i in range(rank - 1)),
+    ]
     if number % 2 and unit > 1:
         dim[0] -= dice.randrange(unit)
     stride, pitch = [], -(-dim[0] * size // 16) * 16 + 16 * dice.randrange(3)

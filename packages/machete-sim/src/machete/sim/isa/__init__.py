@@ -1,6 +1,6 @@
 """The instruction table: one module per family, each form with its pattern, operands and section of the PTX ISA."""
 
-from . import barriers, comparison, control, conversion, copies, floating, integer, memory, move
+from . import barriers, comparison, control, conversion, copies, floating, integer, matrix, memory, move
 from .form import Form, all_forms, lookup
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "floating",
     "integer",
     "lookup",
+    "matrix",
     "memory",
     "move",
 ]

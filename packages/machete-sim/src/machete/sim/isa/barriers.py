@@ -64,7 +64,7 @@ def arrive(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None
 
 
 @form(
-    f"mbarrier.{{op:test_wait|try_wait}}[.{{parity:parity}}][.{{sem:acquire|relaxed}}][.{{scope:cta|cluster}}]"
+    "mbarrier.{op:test_wait|try_wait}[.{parity:parity}][.{sem:acquire|relaxed}][.{scope:cta|cluster}]"
     "[.{space:shared::cta|shared}].b64",
     section="9.7.13.15.16",
 )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..ptx import Address, Name, Vector
 from .form import Groups, form
-from .types import ADDR64, NO_OPERAND, POLL, REG16, REG64, SIGNED, WIDTHS, is_signed
+from .types import ADDR64, NO_OPERAND, POLL, REG64, SIGNED, WIDTHS, is_signed
 
 if TYPE_CHECKING:
     from ..assembler import Assembler
@@ -39,7 +39,7 @@ def checked_vector(asm: "Assembler", operand: "Operand", groups: Groups) -> "tup
         return (operand,)
     count = int(groups["vec"][1:])
     nbytes = count * WIDTHS[groups["t"]] // 8
-    if nbytes > 32 or (nbytes == 32 and WIDTHS[groups["t"]] < 32) or count == 8 and WIDTHS[groups["t"]] != 32:
+    if nbytes > 32 or (nbytes == 32 and WIDTHS[groups["t"]] < 32) or (count == 8 and WIDTHS[groups["t"]] != 32):
         raise asm.error(f".{groups['vec']}.{groups['t']} does not exist")
     return asm.vector(operand, count)
 
