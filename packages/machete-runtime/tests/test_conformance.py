@@ -17,7 +17,7 @@ import torch
 from machete.megakernel import Op, ScheduledOp
 from machete.megakernel.abi.version import ABI
 from machete.megakernel.conformance import Case, Conformance
-from machete.megakernel.conformance.workload import Workload, memory, poison_like, relative_error
+from machete.megakernel.conformance.workload import Workload, memory, poison, relative_error
 from machete.megakernel.registry import GROUP
 
 pytest_plugins = ["pytester"]
@@ -217,8 +217,8 @@ def test_what_a_graph_makes_for_itself_is_no_input() -> None:
     "dtype", [torch.float64, torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float8_e5m2]
 )
 def test_poison_is_not_a_number(dtype: torch.dtype) -> None:
-    assert poison_like(torch.zeros(2, 3, dtype=dtype)).float().isnan().all()
-    assert poison_like(torch.zeros((), dtype=dtype)).shape == ()
+    assert poison(torch.zeros(3, 2, dtype=dtype).T).float().isnan().all()
+    assert poison(torch.zeros((), dtype=dtype)).float().isnan()
 
 
 def test_relative_error() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
@@ -101,35 +101,47 @@ class Conformance:
         work.check(expected, 2 * case.tolerance, "after running twice in one kernel")
 
     def test_between_other_ops(self, case: Case, arch: str, record_property: RecordProperty) -> None:
-        """In one kernel, ops before it produce its inputs; ops after it save its outputs, then spoil all memory."""
+        """In one kernel with ops that produce its inputs, spoil its memory before and after, and save its outputs."""
         import torch
 
+        from machete.megakernel.abi.tensor import TensorInfo
         from machete.megakernel.conformance.copy_op import CopyOp
-        from machete.megakernel.conformance.workload import POISON, memory
+        from machete.megakernel.conformance.workload import memory, poison
 
         work = _workload(case, arch)
         work.reset()
         expected = work.expected()
 
         inputs = _distinct(memory(tensor) for tensor in work.inputs if tensor.numel())
+        results = _distinct(memory(tensor) for tensor in work.results if tensor.numel())
         outputs = _distinct(memory(work.tensors[name]) for name in work.outputs if work.tensors[name].numel())
-        produced = [place.clone() for place in inputs]
-        saved = [torch.zeros_like(place) for place in outputs]
-        spoiled = _distinct([*inputs, *outputs])
-        junk = [place.clone().view(torch.uint8).fill_(POISON).view(place.dtype) for place in spoiled]
+        written = [TensorInfo.of("output", place) for place in outputs]
+        read_only = [place for place in inputs if not any(map(TensorInfo.of("input", place).overlaps, written))]
 
-        def copies(sources: list[torch.Tensor], targets: list[torch.Tensor]) -> list[ScheduledOp]:
+        def copies(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> list[ScheduledOp]:
             pairs = zip(sources, targets, strict=True)
             return [op for source, target in pairs for op in CopyOp.schedule(source=source, target=target)]
 
-        ops = [*copies(produced, inputs), *work.ops, *copies(outputs, saved), *copies(junk, spoiled)]
+        def spoil(places: Sequence[torch.Tensor]) -> list[ScheduledOp]:
+            return copies(places, [poison(place.clone()) for place in places])
+
+        saved = [torch.zeros_like(place) for place in outputs]
+        ops = [
+            *spoil(results),
+            *copies(inputs, [place.clone() for place in inputs]),
+            *work.ops,
+            # Before anything waits for the outputs: only the order between ops keeps this from coming too early.
+            *spoil(read_only),
+            *copies(saved, outputs),
+            *spoil(outputs),
+        ]
         kernel = _kernel(ops, arch, seed=2)
         for place in inputs:
-            place.view(torch.uint8).fill_(POISON)
+            poison(place)
         _run(kernel, record_property)
         for place, copy in zip(outputs, saved, strict=True):
             place.copy_(copy)
-        work.check(expected, case.tolerance, "between a producer and a consumer")
+        work.check(expected, case.tolerance, "between other ops")
 
 
 def _workload(case: Case, arch: str) -> Workload:
@@ -155,6 +167,6 @@ def _run(kernel: Megakernel, record_property: RecordProperty) -> None:
     record_property(RAN_ON, f"{report.target} on {'the simulator' if kernel.simulated else report.where}")
 
 
-def _distinct(places: Any) -> list[torch.Tensor]:
+def _distinct(places: Iterable[torch.Tensor]) -> list[torch.Tensor]:
     """Without those that are the same memory again."""
     return list({(place.data_ptr(), place.numel(), place.dtype): place for place in places}.values())

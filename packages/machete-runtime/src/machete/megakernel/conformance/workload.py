@@ -63,7 +63,7 @@ class Workload:
         for place, initial in self._initial:
             place.copy_(initial)
         for tensor in self.results:
-            tensor.copy_(poison_like(tensor))
+            poison(tensor)
 
     def expected(self, times: int = 1) -> dict[str, torch.Tensor]:
         """The outputs, by the reference, after the ops will have run `times` times. Call it after `reset`."""
@@ -105,12 +105,12 @@ def exact(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to(torch.float64, copy=True) if tensor.is_floating_point() else tensor.clone()
 
 
-def poison_like(tensor: torch.Tensor) -> torch.Tensor:
-    """A contiguous tensor of the same shape and dtype, all of whose bytes are `POISON`; True for bool."""
+def poison(tensor: torch.Tensor) -> torch.Tensor:
+    """Set every byte of a tensor to `POISON` (bool: True), and return it."""
     if tensor.dtype is torch.bool:
-        return torch.ones(tensor.shape, dtype=torch.bool, device=tensor.device)
+        return tensor.fill_(True)
     data = torch.full((tensor.numel() * tensor.itemsize,), POISON, dtype=torch.uint8, device=tensor.device)
-    return data.view(tensor.dtype).reshape(tensor.shape)
+    return tensor.copy_(data.view(tensor.dtype).reshape(tensor.shape))
 
 
 def memory(tensor: torch.Tensor) -> torch.Tensor:
