@@ -7,10 +7,11 @@ from .abi.version import ABI
 from .lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from .abi.fusion import Fusion
     from .abi.op import Op
     from .abi.pipeline import PipelineSpec
     from .abi.scheduled import ScheduledOp
-    from .abi.target import Target
+    from .abi.target import Target, Throttle
     from .abi.tma import TmaBox
     from .launch.megakernel import Megakernel, RunReport
     from .plan.plan import Plan
@@ -18,10 +19,11 @@ else:
     __getattr__, __dir__ = lazy_exports(
         __name__,
         {
+            ".abi.fusion": ["Fusion"],
             ".abi.op": ["Op"],
             ".abi.pipeline": ["PipelineSpec"],
             ".abi.scheduled": ["ScheduledOp"],
-            ".abi.target": ["Target"],
+            ".abi.target": ["Target", "Throttle"],
             ".abi.tma": ["TmaBox"],
             ".launch.megakernel": ["Megakernel", "RunReport"],
             ".plan.plan": ["Plan"],
@@ -30,6 +32,7 @@ else:
 
 __all__ = [
     "ABI",
+    "Fusion",
     "MacheteError",
     "Megakernel",
     "Op",
@@ -38,5 +41,6 @@ __all__ = [
     "RunReport",
     "ScheduledOp",
     "Target",
+    "Throttle",
     "TmaBox",
 ]

@@ -1,12 +1,12 @@
 """The public GEMM op: shapes, checks, tile choice, and which implementation a target gets."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
 
-from machete.megakernel import Op, PipelineSpec, ScheduledOp, Target, TmaBox
-from machete.megakernel.errors import DtypeError, ExtentError, ScheduleError, TileSizeError
+from machete.megakernel import Fusion, Op, PipelineSpec, ScheduledOp, Target, TmaBox
+from machete.megakernel.errors import DtypeError, ExtentError, ScheduleError, StrideError, TargetError, TileSizeError
 
 PAGE_BYTES = 16 * 1024
 TILE_M = 128
@@ -28,15 +28,31 @@ class GemmOp(Op):
     reads = {"a": (None, ("B", "M", "K")), "b": (None, ("B", "N", "K"))}
     writes = {"c": (None, ("B", "M", "N"))}
     tile = ("B", "M", "N")
+    fusions = {
+        "prologue": {"batch": "B", "rows": "M", "columns": "K"},
+        "combine": {"batch": "B", "rows": "M", "columns": "N", "depth": "K"},
+        "epilogue": {"batch": "B", "rows": "M", "columns": "N"},
+    }
 
     @classmethod
     def schedule(
-        cls, *, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, tile_n: int | None = None
+        cls,
+        *,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        c: torch.Tensor,
+        prologue: Fusion | None = None,
+        combine: Fusion | None = None,
+        epilogue: Sequence[Fusion] = (),
+        tile_n: int | None = None,
     ) -> list[ScheduledOp]:
         """Schedule one product.
 
         Args:
             a: (M, K) or (B, M, K). b: (N, K) or (B, N, K). c: (M, N) or (B, M, N), overwritten.
+            prologue: applied to a as it is loaded, such as `RmsNormOnLoad`.
+            combine: a second product to combine with the first, such as `GluPair`.
+            epilogue: applied to each result in this order, such as `Bias`, `Activation`, `ResidualAdd`.
             tile_n: columns of c per tile, 64, 128 or 256; chosen from the shape when left out.
         """
         ranks = {name: getattr(x, "ndim", None) for name, x in (("a", a), ("b", b), ("c", c))}
@@ -51,7 +67,12 @@ class GemmOp(Op):
             )
         if tile_n is None:
             tile_n = _choose_tile_n(c)
-        return [cls._schedule_single(tile_sizes={"B": 1, "M": TILE_M, "N": tile_n}, a=a, b=b, c=c)]
+        fusions = {
+            "prologue": [prologue] if prologue is not None else [],
+            "combine": [combine] if combine is not None else [],
+            "epilogue": list(epilogue),
+        }
+        return [cls._schedule_single(tile_sizes={"B": 1, "M": TILE_M, "N": tile_n}, fusions=fusions, a=a, b=b, c=c)]
 
     @classmethod
     def check(cls, op: ScheduledOp) -> None:
@@ -70,6 +91,15 @@ class GemmOp(Op):
                 why="a tile is a whole number of tensor-core instructions and of shared-memory pages",
                 fix="use 64, 128 or 256, or leave tile_n out",
             )
+        b = op.infos["b"]
+        for name, info in op.infos.items():
+            if name.startswith("combine") and (info.strides, info.dtype) != (b.strides, b.dtype):
+                raise StrideError(
+                    what=f"`{name}` is {info.dtype} with strides {info.strides}, b is {b.dtype} with {b.strides}",
+                    where="GemmOp",
+                    why="both matrices of a pair are read in the same steps",
+                    fix="use two slices of one weight, or two tensors of one layout",
+                )
         if op.extents["K"] == 0:
             raise ExtentError(
                 what="K is 0",
@@ -87,16 +117,32 @@ class GemmOp(Op):
 
     @classmethod
     def lower(cls, target: Target, op: ScheduledOp) -> ScheduledOp:
+        from . import gemv
         from .mma_sync import MmaSyncGemm
         from .wgmma import WgmmaGemm
 
         op = super().lower(target, op)
+        if gemv.fits(op):
+            return gemv.lowered(op, target)
+        _refuse_unsupported_fusions(op, target)
         if target.name == "sm_90a":
-            return replace(op, op=WgmmaGemm)
+            return replace(op, op=WgmmaGemm.fused(op.op.fusion_types))
         # Two warps side by side cover 128 columns at most with the accumulators in registers.
         tile_sizes = {**op.tile_sizes, "N": min(op.tile_sizes["N"], 128)}
-        op = replace(op, op=MmaSyncGemm, tile_sizes=tile_sizes)
+        op = replace(op, op=MmaSyncGemm.fused(op.op.fusion_types), tile_sizes=tile_sizes)
         return replace(op, boxes=cls.descriptors(op))
+
+
+def _refuse_unsupported_fusions(op: ScheduledOp, target: Target) -> None:
+    """Norm on load and GLU pairs need whole rows of a at hand, which tiles of many rows do not have yet."""
+    for slot, _, kind in op.op.fusion_types:
+        if slot != "epilogue":
+            raise TargetError(
+                what=f"{kind.__name__} as {slot} of a GemmOp with M = {op.extents['M']}",
+                where=f"{op} on {target.name}",
+                why="it is there for up to 4 rows of one batch, with K a multiple of 64",
+                fix="schedule it as an op of its own before or after the product",
+            )
 
 
 def operand_pages(tile_n: int) -> int:

@@ -13,6 +13,7 @@ import torch
 
 from machete.megakernel.abi import version
 from machete.megakernel.abi.errors import OpDefinitionError, closest, listing
+from machete.megakernel.abi.fusion import tensors_of
 from machete.megakernel.abi.pipeline import PipelineSpec
 from machete.megakernel.abi.target import TARGETS
 from machete.megakernel.abi.tensor import DTYPES
@@ -84,7 +85,10 @@ class OpDeclaration:
     def named_by(self, phase: str) -> tuple[str, ...]:
         """Tensors that a phase names, themselves or their descriptors."""
         parameters = self.phases.get(phase, ())
-        return tuple(name for name in self.tensors if name in parameters or f"tma_{name}" in parameters)
+        fused = {name for slot in parameters for name in tensors_of(slot, self.tensors)}
+        return tuple(
+            name for name in self.tensors if name in parameters or f"tma_{name}" in parameters or name in fused
+        )
 
     def descriptors_named(self) -> tuple[str, ...]:
         """Tensors whose descriptor `tma_<tensor>` some phase names."""
@@ -289,7 +293,7 @@ def _parameters(cls: type[Op], phase: str, tensors: Mapping[str, TensorDeclarati
     # What `load` reads must be declared: whether the loader has to wait for an earlier op follows from `reads`.
     named = [name for name, tensor in tensors.items() if tensor.is_read or phase != "load"]
     available = [*named, *(f"tile_{dim}" for dim in cls.tile), *cls.scalars]
-    available.append("tiles")
+    available += ["tiles", *cls.fusions]
     if phase == "compute":
         available += ["page_ptr", "dependencies"]
     else:
@@ -323,11 +327,11 @@ def _parameters(cls: type[Op], phase: str, tensors: Mapping[str, TensorDeclarati
 
 def _check_phases(cls: type[Op], phases: Mapping[str, Any], is_lowered: bool) -> None:
     is_front = not phases and is_lowered
-    if "compute" not in phases and not {"load", "store"} <= set(phases) and not is_front:
+    if "compute" not in phases and not is_front:
         raise _error(
             cls,
             f"no `compute` (phases: {listing(phases)})",
-            "an op computes, or moves data with `load` and `store`, or is lowered to an op that does",
+            "an op computes, if only to forward what `load` brings to `store`, or is lowered to an op that does",
             "define compute(self, …), or override `lower`; class Base(Op, abstract=True) for a base class",
         )
     pipeline = cls.pipeline

@@ -7,7 +7,8 @@ and fusions is one class, and so one kind of compiled code, made once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from machete.megakernel.abi.op import Op
 
 #: Names of dims that a fusion's tensors may have; each slot of an op says which of its dims these are.
-FUSION_DIMS = ("batch", "rows", "columns")
+FUSION_DIMS = ("batch", "rows", "columns", "depth")
 
 
 class Fusion:
@@ -41,7 +42,8 @@ class Fusion:
     `self.<name>` a compile-time value.
 
     Attributes:
-        reads: tensor name to (dtype or None, dims), dims being "batch", "rows" and "columns" of what the slot sees.
+        reads: tensor name to (dtype or None, dims); the slot says which of the op's dims "batch", "rows", "columns" and
+            "depth" are.
         tensors: the tensors of this instance.
         config: hashable compile-time values of this instance.
     """
@@ -67,6 +69,11 @@ FusionTypes = tuple[tuple[str, int, type[Fusion]], ...]
 def tensor_name(slot: str, position: int, name: str) -> str:
     """What the fused op calls a tensor of a fusion."""
     return f"{slot}{position}_{name}"
+
+
+def tensors_of(slot: str, names: Iterable[str]) -> tuple[str, ...]:
+    """Those of an op's tensor names that belong to the fusions in a slot."""
+    return tuple(name for name in names if re.match(rf"{slot}\d+_", name))
 
 
 def arguments(

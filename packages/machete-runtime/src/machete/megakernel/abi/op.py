@@ -49,9 +49,14 @@ class Op:
     defined (`OpDefinitionError`):
 
     - tensors and scalars, by the names in `reads`, `writes` and `scalars` (`load`: tensors in `reads` only),
-    - `tile_<D>`, the index of the tile along each tiled dim,
+    - `tile_<D>`, the index of the tile along each tiled dim; the phase runs once for each tile,
+    - or `tiles`, the whole range of tiles of an instruction: the phase runs once and loops itself
+      (``for i in cutlass.range(tiles.count): tile_N = tiles.index(i, "N")``), so that state stays in registers,
+    - `dependencies` (`compute` only): the phase starts before what it depends on is there, and calls
+      ``dependencies.wait()`` itself before it touches tensors that an earlier op reads or writes,
     - `page_ptr`, the op's resident pages in shared memory (`compute` only),
     - `ring`, its end of the page ring (with a streaming `pipeline`),
+    - a slot of `fusions`, the fusions in it as a tuple,
     - `tma_<tensor>`, the tensor's TMA descriptor (`load` and `store`; see `descriptors`).
 
     Device code reads `self.<D>` (extent, runtime), `self.tile_size_<D>` (compile time), `self.<tensor>_dtype`
@@ -63,6 +68,7 @@ class Op:
         scalars: runtime scalars: float32, int32 or int64. Their values may change between runs.
         pipeline: pages in shared memory; None for none at all.
         targets: the architectures that the op claims.
+        throttled: `load` streams from memory at the card's rate, so the framework limits the bytes in flight.
         fusions: slots for prologues and epilogues: slot to what its "batch", "rows" and "columns" are among the dims.
         abi: the version of the Op ABI that the op was written for.
 
@@ -77,6 +83,7 @@ class Op:
     targets: ClassVar[tuple[str, ...]] = tuple(TARGETS)
     abi: ClassVar[tuple[int, int]] = (0, 1)
 
+    throttled: ClassVar[bool] = False
     fusions: ClassVar[Mapping[str, Mapping[str, str]]] = MappingProxyType({})
 
     #: Fusions that this class has in its slots, made by `fused`.
@@ -122,9 +129,9 @@ class Op:
         """
         if fusions and any(fusions.values()):
             types, tensors, fusion_config = fusion.arguments(cls, fusions)
-            return cls.fused(types)._schedule_single(
-                tile_sizes=tile_sizes, config={**(config or {}), **fusion_config}, **arguments, **tensors
-            )
+            all_config = {**(config or {}), **fusion_config}
+            arguments |= tensors
+            return cls.fused(types)._schedule_single(tile_sizes=tile_sizes, config=all_config, **arguments)
         declaration = getattr(cls, "declaration", None)
         if declaration is None or "declaration" not in cls.__dict__:
             raise OpDefinitionError(
@@ -142,10 +149,10 @@ class Op:
         checks.check_overlaps(declaration, infos)
         checks.check_addresses(declaration, infos)
         op = ScheduledOp(cls, tensors, infos, scalars, extents, sizes, checks.checked_config(declaration, config))
+        cls.check(op)
         op = ScheduledOp(**{**vars(op), "boxes": cls._checked_boxes(op)})
         copied = {*declaration.named_by("load"), *declaration.named_by("store"), *op.boxes}
         checks.check_bulk(declaration, infos, [name for name in infos if name in copied])
-        cls.check(op)
         return op
 
     @classmethod
@@ -206,7 +213,7 @@ class Op:
 
     @classmethod
     def check(cls, op: ScheduledOp) -> None:
-        """Refuse arguments that only this op knows to be wrong; raise a `ScheduleError`."""
+        """Refuse arguments that only this op knows to be wrong; raise a `ScheduleError`. Runs before `descriptors`."""
 
     @classmethod
     def lower(cls, target: Target, op: ScheduledOp) -> ScheduledOp:

@@ -21,6 +21,7 @@ class PipelineSpec:
         stage_pages: pages in one stage.
         page_bytes: bytes in one page, a power of two of at least 1024.
         resident_pages: pages that stay with the op's compute threads: `page_ptr`.
+        scratch_bytes: bytes behind `page_ptr` instead of whole pages, where little is needed.
     """
 
     input_stages: int
@@ -28,12 +29,19 @@ class PipelineSpec:
     stage_pages: int
     page_bytes: int
     resident_pages: int
+    scratch_bytes: int | None = None
 
     @classmethod
     def streaming(
-        cls, *, input_stages: int, output_stages: int = 0, stage_pages: int = 1, page_bytes: int = 16 * 1024
+        cls,
+        *,
+        input_stages: int,
+        output_stages: int = 0,
+        stage_pages: int = 1,
+        page_bytes: int = 16 * 1024,
+        scratch_bytes: int | None = None,
     ) -> PipelineSpec:
-        """A ring of `input_stages` stages, and one resident page beside it."""
+        """A ring of `input_stages` stages, and beside it one resident page, or `scratch_bytes` in its place."""
         if isinstance(input_stages, int) and input_stages < 1:
             raise PipelineError(
                 what=f"PipelineSpec.streaming(input_stages={input_stages}): a ring needs at least one stage",
@@ -41,7 +49,8 @@ class PipelineSpec:
                 why="`load` fills input stages, and without one there is nothing to stream through",
                 fix="input_stages=2 or more; PipelineSpec.plain() for an op without `load`",
             )
-        return cls(input_stages, output_stages, stage_pages, page_bytes, resident_pages=1)
+        pages = 1 if scratch_bytes is None else 0
+        return cls(input_stages, output_stages, stage_pages, page_bytes, pages, scratch_bytes)
 
     @classmethod
     def plain(cls, *, pages: int = 1, page_bytes: int = 16 * 1024) -> PipelineSpec:
@@ -72,6 +81,14 @@ class PipelineSpec:
                 why="pages are aligned to the swizzle pattern of TMA, and the pages of all ops form one ring",
                 fix=f"page_bytes={below} or page_bytes={2 * below}",
             )
+        scratch = self.scratch_bytes
+        if scratch is not None and (isinstance(scratch, bool) or not isinstance(scratch, int) or scratch < 0):
+            raise PipelineError(
+                what=f"PipelineSpec: scratch_bytes={scratch!r}",
+                where="PipelineSpec",
+                why="scratch_bytes is a number of bytes, or None for whole pages",
+                fix="scratch_bytes=1024",
+            )
         if self.output_stages > self.input_stages:
             raise PipelineError(
                 what=f"PipelineSpec: {self.output_stages} output stages, {self.input_stages} input stages",
@@ -84,6 +101,11 @@ class PipelineSpec:
     def is_streaming(self) -> bool:
         """Whether there is a ring."""
         return self.input_stages > 0
+
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes behind `page_ptr`."""
+        return self.resident_pages * self.page_bytes if self.scratch_bytes is None else self.scratch_bytes
 
     @property
     def stage_bytes(self) -> int:

@@ -8,6 +8,33 @@ from machete.megakernel.abi.errors import TargetError, closest, listing
 
 
 @dataclass(frozen=True)
+class Throttle:
+    """Bytes that one SM keeps on their way from memory while it streams; a property of the card, not of the graph.
+
+    With too few in flight memory idles; with too many, results, counters and activations queue up behind the prefetch
+    and every dependency costs more.
+
+    Attributes:
+        first: in flight at first after an instruction begins, when somebody may be waiting for small accesses.
+        ramp: for how many bytes that lasts.
+        steady: in flight from then on.
+    """
+
+    first: int
+    ramp: int
+    steady: int
+
+    def pages(self, page_bytes: int, least: int) -> tuple[int, int, int]:
+        """The same in pages, and never less than the `least` that one stage has."""
+        first, ramp, steady = (-(-count // page_bytes) for count in (self.first, self.ramp, self.steady))
+        return max(first, least), ramp, max(steady, least)
+
+
+#: Found on an H200 with the decode chain (docs/decisions): 3 pages of 16 KiB for the first 14, then 6.
+HOPPER_THROTTLE = Throttle(first=48 << 10, ramp=224 << 10, steady=96 << 10)
+
+
+@dataclass(frozen=True)
 class Target:
     """One architecture.
 
@@ -16,11 +43,13 @@ class Target:
         shared_bytes: dynamic shared memory that one CTA can ask for (CUDA C++ Programming Guide, table
             "Technical Specifications per Compute Capability": maximum per thread block).
         compute_capability: of the devices that run it. Arch-specific code runs on exactly these.
+        throttle: for ops that stream from memory; measured for sm_90a, assumed for the others.
     """
 
     name: str
     shared_bytes: int
     compute_capability: tuple[int, int]
+    throttle: Throttle = HOPPER_THROTTLE
 
     @classmethod
     def named(cls, name: str) -> Target:

@@ -12,6 +12,7 @@ from typing import Any
 import cutlass.cute as cute
 from cutlass import Int32, Int64
 
+from machete.megakernel.abi.fusion import Fusion, tensor_name
 from machete.megakernel.plan.kinds import Kind
 
 from . import ptx
@@ -44,6 +45,32 @@ class Instruction:
             cute.autovec_copy(source, fragment)
             words += [fragment[i] for i in range(4)]
         return Instruction(*words)
+
+
+@dataclass(frozen=True, eq=False)
+class TileRange:
+    """The tiles of an instruction: `count` (Int32) of them, numbered from 0 here."""
+
+    bound: Any
+    first: Any
+    count: Any
+    step: Any
+
+    def index(self, number, dim: str):
+        """Index along `dim` of the tile with this number in the range."""
+        return self.bound.tile_indices(self.first + number * self.step)[f"tile_{dim}"]
+
+
+@dataclass(frozen=True, eq=False)
+class Dependencies:
+    """What an instruction depends on, for an op that decides itself when it needs it."""
+
+    clear: Any  # Int32 shared address of the slot's barrier
+    parity: Any
+
+    def wait(self) -> None:
+        """Wait until everything that this instruction depends on has been written."""
+        ptx.mbarrier_wait(self.clear, self.parity)
 
 
 class BoundOp:
@@ -83,6 +110,17 @@ class BoundOp:
         vars(op).update(values)
         return op
 
+    def _fusion(self, slot: str, position: int, fusion_type: type[Fusion]) -> Fusion:
+        """A fusion as its device functions see it: its tensors and its configuration."""
+        values = {name: self.tensor(tensor_name(slot, position, name)) for name in fusion_type.reads}
+        prefix = f"{slot}{position}."
+        values |= {
+            name.removeprefix(prefix): value for name, value in self._kind.config.items() if name.startswith(prefix)
+        }
+        fusion = object.__new__(fusion_type)
+        vars(fusion).update(values)
+        return fusion
+
     def tile_indices(self, tile) -> dict[str, Any]:
         """Linear tile number to one index per tiled dim; the last dim in `tile` varies fastest."""
         dims = self._kind.declaration.tile
@@ -96,14 +134,17 @@ class BoundOp:
             indices[f"tile_{dims[0]}"] = rest
         return indices
 
-    def arguments(self, phase: str, tile, *, ring=None, page_ptr=None) -> dict[str, Any]:
-        """What the method of `phase` asks for by name."""
+    def arguments(self, phase: str, tile, available: dict[str, Any]) -> dict[str, Any]:
+        """What the method of `phase` asks for by name; `tile` is None for a phase that takes the whole range."""
         kind = self._kind
-        available: dict[str, Any] = {"ring": ring, "page_ptr": page_ptr, **self.tile_indices(tile)}
+        if tile is not None:
+            available = {**available, **self.tile_indices(tile)}
         arguments: dict[str, Any] = {}
         for name in kind.declaration.phases[phase]:
             if name in available:
                 arguments[name] = available[name]
+            elif name in kind.op.fusions:
+                arguments[name] = tuple(self._fusion(*entry) for entry in kind.op.fusion_types if entry[0] == name)
             elif name in kind.tensors:
                 arguments[name] = self.tensor(name)
             elif name in kind.scalars:

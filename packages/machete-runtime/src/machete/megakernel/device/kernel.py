@@ -14,11 +14,12 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr
 
+from machete.megakernel.abi.target import Throttle
 from machete.megakernel.plan.kinds import Kind
 from machete.megakernel.plan.shared import SharedLayout
 
 from . import ptx
-from .instruction import ROW_BYTES, BoundOp, Instruction
+from .instruction import ROW_BYTES, BoundOp, Dependencies, Instruction, TileRange
 from .ring import ComputeRing, LoadRing, StoreRing
 
 COMPUTE_WARPS = 8
@@ -44,11 +45,11 @@ def _call(method, arguments):
 class PersistentKernel:
     """Traceable kernel for a set of kinds and a shared-memory layout; everything else is data."""
 
-    def __init__(self, kinds: tuple[Kind, ...], layout: SharedLayout, num_sms: int) -> None:
-        self.kinds, self.layout, self.num_sms = kinds, layout, num_sms
+    def __init__(self, kinds: tuple[Kind, ...], layout: SharedLayout, throttle: Throttle, num_sms: int) -> None:
+        self.kinds, self.layout, self.throttle, self.num_sms = kinds, layout, throttle, num_sms
         self.loads = any("load" in kind.declaration.phases for kind in kinds)
         self.stores = any("store" in kind.declaration.phases for kind in kinds)
-        self.computes = any("compute" in kind.declaration.phases for kind in kinds)
+        self.throttles = any(kind.op.throttled for kind in kinds)
         self.mixed_stages = len({kind.stage_pages for kind in kinds if kind.stage_pages}) > 1
 
     # ------------------------------------------------------------------ small pieces every role uses
@@ -81,6 +82,14 @@ class PersistentKernel:
     @property
     def _slot_users(self) -> int:
         return COMPUTE_WARPS + 1 + int(self.loads) + int(self.stores)
+
+    def _in_flight(self, kind: Kind) -> tuple[int, int, int] | None:
+        """How many pages of this kind may be on their way (`LoadRing.in_flight`); None where nobody counts."""
+        if not self.throttles:
+            return None
+        if not kind.op.throttled:
+            return self.layout.ring_pages, 0, self.layout.ring_pages
+        return self.throttle.pages(self.layout.page_bytes, kind.stage_pages)
 
     # ------------------------------------------------------------------ roles
 
@@ -145,7 +154,9 @@ class PersistentKernel:
     @cute.jit
     def _loader(self, base, begin, end):
         position = ptx.registers(Int32, 0, 0)
-        pages = ptx.registers(Int32, 0, 1)  # a fresh `empty` barrier has parity 1 behind it: the first trip is free
+        pages = ptx.registers(
+            Int32, 0, 1, 0, 0, 0, 0
+        )  # a fresh `empty` barrier has parity 1 behind it: the first trip is free
         for _ in cutlass.range(begin, end, unroll=1):
             slot = position[0]
             ptx.mbarrier_wait(self._at(base, self.layout.slot_full_offset, slot), position[1])
@@ -163,20 +174,51 @@ class PersistentKernel:
     @cute.jit
     def _load_range(self, k: cutlass.Constexpr, base, slot, instruction, pages):
         kind = self.kinds[k]
-        bound = BoundOp(kind, self._slot(base, slot), COMPUTE_THREADS)
-        ring = LoadRing(self.layout, base, pages, kind.stage_pages)
+        pages[5] = Int32(0)
+        ring = LoadRing(self.layout, base, pages, kind.stage_pages, self._in_flight(kind))
         if const_expr(self.mixed_stages):
             ring.align()
-        for index in cutlass.range(instruction.count, unroll=1):
-            tile = instruction.first + index * instruction.step
-            self._run_phase(k, "load", bound, instruction, tile, ring, None)
+        self._run_tiles(k, "load", base, slot, instruction, {"ring": ring})
 
     @cute.jit
-    def _run_phase(self, k: cutlass.Constexpr, phase: cutlass.Constexpr, bound, instruction, tile, ring, page_ptr):
+    def _run_tiles(
+        self, k: cutlass.Constexpr, phase: cutlass.Constexpr, base, slot, instruction, available: cutlass.Constexpr
+    ):
+        """Run a phase once for each tile of the range, or once for the range where it asks for `tiles`."""
+        kind = self.kinds[k]
+        bound = BoundOp(kind, self._slot(base, slot), COMPUTE_THREADS)
+        parameters = kind.declaration.phases[phase]
+        shares_page = "page_ptr" in parameters and kind.resident_bytes > 0
+        if const_expr("tiles" in parameters):
+            if const_expr(shares_page):
+                sync_compute_threads()  # the op before may still be reading the page
+            tiles = TileRange(bound, instruction.first, instruction.count, instruction.step)
+            self._run_phase(k, phase, bound, instruction, None, {**available, "tiles": tiles})
+        else:
+            for index in cutlass.range(instruction.count, unroll=1):
+                if const_expr(shares_page):
+                    sync_compute_threads()  # the tile before may still be reading the page
+                tile = instruction.first + index * instruction.step
+                self._run_phase(k, phase, bound, instruction, tile, available)
+
+    @cute.jit
+    def _run_phase(
+        self,
+        k: cutlass.Constexpr,
+        phase: cutlass.Constexpr,
+        bound: cutlass.Constexpr,
+        instruction,
+        tile,
+        available: cutlass.Constexpr,
+    ):
         name = self.kinds[k].op.__name__
-        ptx.mark(f"{phase} of op {{0}} ({name}) tile {{1}}", instruction.op, tile)
+        if const_expr(tile is None):
+            text = f"{phase} of op {{0}} ({name}) tiles {{1}} + {{3}} i, i < {{2}}"
+            ptx.mark(text, instruction.op, instruction.first, instruction.count, instruction.step)
+        else:
+            ptx.mark(f"{phase} of op {{0}} ({name}) tile {{1}}", instruction.op, tile)
         method = getattr(bound.instance(), phase)
-        _call(method, bound.arguments(phase, tile, ring=ring, page_ptr=page_ptr))
+        _call(method, bound.arguments(phase, tile, available))
 
     @cute.jit
     def _compute(self, base, begin, end, counters):
@@ -185,12 +227,11 @@ class PersistentKernel:
         outputs = ptx.registers(Int32, 0, 0)
         for _ in cutlass.range(begin, end, unroll=1):
             slot = position[0]
-            ptx.mbarrier_wait(self._at(base, self.layout.slot_clear_offset, slot), position[1])
+            ptx.mbarrier_wait(self._at(base, self.layout.slot_full_offset, slot), position[1])
             instruction = Instruction.read(self._slot(base, slot))
             for k in cutlass.range_constexpr(len(self.kinds)):
-                if const_expr("compute" in self.kinds[k].declaration.phases):
-                    if instruction.kind == k:
-                        self._compute_range(k, base, slot, instruction, pages, outputs)
+                if instruction.kind == k:
+                    self._compute_range(k, base, slot, position[1], instruction, pages, outputs)
             if instruction.signal >= 0:
                 ptx.fence_async()  # consumers may read these results through copies
                 sync_compute_threads()
@@ -200,23 +241,23 @@ class PersistentKernel:
             self._next_slot(position)
 
     @cute.jit
-    def _compute_range(self, k: cutlass.Constexpr, base, slot, instruction, pages, outputs):
+    def _compute_range(self, k: cutlass.Constexpr, base, slot, parity, instruction, pages, outputs):
         kind = self.kinds[k]
-        bound = BoundOp(kind, self._slot(base, slot), COMPUTE_THREADS)
+        dependencies = Dependencies(self._at(base, self.layout.slot_clear_offset, slot), parity)
+        if const_expr("dependencies" not in kind.declaration.phases["compute"]):
+            dependencies.wait()
         ring = None
         if const_expr(kind.stage_pages > 0):
             ring = ComputeRing(self.layout, base, pages, kind.stage_pages, outputs)
             if const_expr(self.mixed_stages):
                 ring.align()
         # An op that declares no pages gets an address outside shared memory: using it is an error, not an overlap.
-        address = base + self.layout.resident_offset if const_expr(kind.resident_pages > 0) else Int32(1 << 24)
+        address = base + self.layout.resident_offset if const_expr(kind.resident_bytes > 0) else Int32(1 << 24)
         page_ptr = ptx.shared_pointer(cutlass.Uint8, address, 1024)
-        shares_page = "page_ptr" in kind.declaration.phases["compute"] and kind.resident_pages > 0
-        for index in cutlass.range(instruction.count, unroll=1):
-            if const_expr(shares_page):
-                sync_compute_threads()  # the tile before may still be reading the page
-            tile = instruction.first + index * instruction.step
-            self._run_phase(k, "compute", bound, instruction, tile, ring, page_ptr)
+        available = {"ring": ring, "page_ptr": page_ptr, "dependencies": dependencies}
+        self._run_tiles(k, "compute", base, slot, instruction, available)
+        if const_expr("dependencies" in kind.declaration.phases["compute"]):
+            dependencies.wait()  # what this instruction signals vouches for what it depends on
 
     @cute.jit
     def _storer(self, base, begin, end, counters):
@@ -236,11 +277,8 @@ class PersistentKernel:
     @cute.jit
     def _store_range(self, k: cutlass.Constexpr, base, slot, instruction, state, counters):
         kind = self.kinds[k]
-        bound = BoundOp(kind, self._slot(base, slot), COMPUTE_THREADS)
         ring = StoreRing(self.layout, base, state, kind.stage_pages, COMPUTE_WARPS)
-        for index in cutlass.range(instruction.count, unroll=1):
-            tile = instruction.first + index * instruction.step
-            self._run_phase(k, "store", bound, instruction, tile, ring, None)
+        self._run_tiles(k, "store", base, slot, instruction, {"ring": ring})
         ring.drain()
         if instruction.signal >= 0:
             ptx.fence_async()

@@ -97,16 +97,48 @@ class _Ring:
 
 @dataclass(frozen=True, eq=False)
 class LoadRing(_Ring):
-    """The loader's view; the whole loader warp calls every method."""
+    """The loader's view; the whole loader warp calls every method.
+
+    `state` is [page, parity, page to land next, its parity, pages in flight, pages since the instruction began]. Too
+    many bytes in flight are as bad as too few: small accesses that somebody waits for queue up behind the prefetch. So
+    an op that streams from memory keeps `in_flight` = (pages at first, for how many pages, pages from then on) going.
+    """
+
+    in_flight: tuple[int, int, int] | None = None
 
     def acquire(self) -> Stage:
-        """Wait until the next stage is free."""
+        """Wait until the next stage is free, and few enough bytes are on their way."""
+        if self.in_flight is not None:
+            self._throttle()
         page = self.state[0]
         for i in range(self.stage_pages):
             ptx.mbarrier_wait(self._barrier(self.layout.empty_offset, page + i), self.state[1])
         self._pass_followers(page)
         self._advance(self.stage_pages)
+        self.state[4] = self.state[4] + self.stage_pages
         return self._stage(page)
+
+    @cute.jit
+    def _throttle(self):
+        """Wait until copies land, so that the next stage does not exceed the pages that may be in flight."""
+        first, ramp, steady = self.in_flight
+        limit = Int32(first)
+        if self.state[5] >= ramp:
+            limit = Int32(steady)
+        while self.state[4] + self.stage_pages > limit:
+            self._await_landing()
+        self.state[5] = self.state[5] + self.stage_pages
+
+    @cute.jit
+    def _await_landing(self):
+        page = self.state[2]
+        ptx.mbarrier_wait(self._barrier(self.layout.full_offset, page), self.state[3])
+        page = page + 1
+        if page == self.layout.ring_pages:
+            page = Int32(0)
+            self.state[3] = self.state[3] ^ 1
+        self.state[2] = page
+        self.state[4] = self.state[4] - 1
 
     @cute.jit
     def _pass_followers(self, page):
@@ -136,6 +168,13 @@ class LoadRing(_Ring):
             ptx.store_shared_word(tensor.element_type, target + (bulk + lane * itemsize), element)
 
     @cute.jit
+    def load_bytes(self, stage, source, nbytes, offset):
+        """Copy `nbytes` (Int32, a multiple of 16) from global address `source` (Int64, of 16) into the stage."""
+        if ptx.lane_index() == 0:
+            ptx.mbarrier_expect(stage.full, nbytes)
+            ptx.bulk_load(stage.address + offset, source, nbytes, stage.full)
+
+    @cute.jit
     def load_tile(self, stage, handle, coordinates, offset: cutlass.Constexpr = 0):
         """Copy one TMA box at `coordinates` (elements, outer to inner); what is outside the tensor becomes zero."""
         if ptx.lane_index() == 0:
@@ -158,6 +197,7 @@ class LoadRing(_Ring):
             if ptx.lane_index() == 0:
                 ptx.mbarrier_arrive(self._barrier(self.layout.full_offset, page))
             self._advance(1)
+            self.state[4] = self.state[4] + 1
 
 
 @dataclass(frozen=True, eq=False)

@@ -32,7 +32,7 @@ _lock = threading.Lock()  # the DSL keeps trace state in module globals
 
 def compile_kernel(kinds: tuple[Kind, ...], layout: SharedLayout, target: Target, num_sms: int) -> Artefact:
     """Compile for `target`, or return what this process compiled before."""
-    key = (tuple(kind.key for kind in kinds), layout, target.name, num_sms)
+    key = (tuple(kind.key for kind in kinds), layout, target, num_sms)
     with _lock:
         if key not in _cache:
             _cache[key] = _compile(kinds, layout, target, num_sms)
@@ -56,7 +56,7 @@ def _compile(kinds: tuple[Kind, ...], layout: SharedLayout, target: Target, num_
     )
     with tempfile.TemporaryDirectory(prefix="machete-compile-") as folder:
         compiled = cute.compile(
-            PersistentKernel(kinds, layout, num_sms).launch,
+            PersistentKernel(kinds, layout, target.throttle, num_sms).launch,
             *arguments,
             options=f"--gpu-arch {target.name} --keep-ptx --keep-cubin --generate-line-info --dump-dir {folder}",
         )

@@ -123,9 +123,9 @@ class Kind:
         return self.pipeline.stage_pages if self.pipeline and self.pipeline.is_streaming else 0
 
     @property
-    def resident_pages(self) -> int:
-        """Pages behind `page_ptr`."""
-        return self.pipeline.resident_pages if self.pipeline else 0
+    def resident_bytes(self) -> int:
+        """Bytes behind `page_ptr`."""
+        return self.pipeline.resident_bytes if self.pipeline else 0
 
     @property
     def op(self) -> type[Op]:

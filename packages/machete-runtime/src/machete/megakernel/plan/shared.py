@@ -18,6 +18,7 @@ ROW_BYTES = 32
 MBARRIER_BYTES = 8
 #: A counter has a cache line of its own: polling one does not slow down signalling another.
 COUNTER_BYTES = 128
+RESIDENT_ALIGNMENT = 128
 
 
 @dataclass(frozen=True)
@@ -149,8 +150,8 @@ class SharedLayout:
             return f"a record of {kind.record.size} bytes in slots for {self.record_bytes}"
         if spec is None:
             return ""
-        if spec.resident_pages * spec.page_bytes > self.resident_bytes:
-            return f"{spec.resident_pages} resident pages in {self.resident_bytes} bytes"
+        if spec.resident_bytes > self.resident_bytes:
+            return f"{spec.resident_bytes} resident bytes in {self.resident_bytes}"
         if not spec.is_streaming:
             return ""
         if spec.page_bytes != self.page_bytes:
@@ -174,12 +175,12 @@ def _layout(kinds: Sequence[Kind]) -> SharedLayout:
     # The storer frees a stage when all slots are taken: with more slots than stages, the ring would run dry.
     storing = [spec for spec in streaming if spec.output_stages]
     stages = min((ring_pages // spec.stage_pages for spec in storing), default=0)
-    resident_bytes = max((spec.resident_pages * spec.page_bytes for spec in specs), default=0)
+    resident_bytes = max((spec.resident_bytes for spec in specs), default=0)
     return SharedLayout(
         ring_pages=ring_pages,
         page_bytes=max((spec.page_bytes for spec in streaming), default=0),
         output_slots=min(stages, max((spec.output_stages for spec in storing), default=0)),
-        resident_bytes=resident_bytes,
+        resident_bytes=-(-resident_bytes // RESIDENT_ALIGNMENT) * RESIDENT_ALIGNMENT,
         record_bytes=max(kind.record.size for kind in kinds),
     )
 

@@ -1,0 +1,29 @@
+"""Activation functions on float32 values, by name."""
+
+import cutlass.cute as cute
+from cutlass import Float32
+
+LOG2_E = 1.4426950408889634
+
+
+def sigmoid(x):
+    """1 / (1 + exp(-x)); 0 and 1 at the infinities."""
+    return Float32(1.0) / (Float32(1.0) + cute.math.exp2(x * -LOG2_E, fastmath=True))
+
+
+def silu(x):
+    """x * sigmoid(x)."""
+    return x * sigmoid(x)
+
+
+def gelu(x):
+    """x * Phi(x), with the error function."""
+    return x * Float32(0.5) * (Float32(1.0) + cute.math.erf(x * Float32(0.7071067811865476)))
+
+
+def relu(x):
+    """max(x, 0)."""
+    return cute.arch.fmax(x, Float32(0.0))
+
+
+ACTIVATIONS = {"silu": silu, "sigmoid": sigmoid, "gelu": gelu, "relu": relu}

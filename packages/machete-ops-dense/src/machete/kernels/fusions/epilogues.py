@@ -1,0 +1,85 @@
+"""Epilogues: element by element on a float32 result before it is rounded and stored.
+
+An op calls `fetch(batch, row, column)` for each element as early as it can, and `apply(value, fetched)` when the value
+is there; epilogues apply in the order in which they are listed.
+"""
+
+import torch
+from cutlass import Float32
+
+from machete.megakernel import Fusion
+from machete.megakernel.errors import ScheduleError
+
+from .activations import ACTIVATIONS
+
+
+class Epilogue(Fusion):
+    """Base of epilogues; one that reads no tensor fetches nothing."""
+
+    def fetch(self, batch, row, column):
+        return Float32(0.0)
+
+    def apply(self, value, fetched):
+        raise NotImplementedError
+
+
+class ResidualAdd(Epilogue):
+    """value + residual; residual has the shape of the result."""
+
+    reads = {"residual": (None, ("batch", "rows", "columns"))}
+
+    def __init__(self, residual: torch.Tensor) -> None:
+        super().__init__(residual=residual)
+
+    def fetch(self, batch, row, column):
+        return self.residual[batch, row, column].to(Float32)
+
+    def apply(self, value, fetched):
+        return value + fetched
+
+
+class Bias(Epilogue):
+    """value + bias[column]; bias (columns,)."""
+
+    reads = {"bias": (None, ("columns",))}
+
+    def __init__(self, bias: torch.Tensor) -> None:
+        super().__init__(bias=bias)
+
+    def fetch(self, batch, row, column):
+        return self.bias[column].to(Float32)
+
+    def apply(self, value, fetched):
+        return value + fetched
+
+
+class Scale(Epilogue):
+    """alpha * value, alpha fixed when the kernel is compiled."""
+
+    def __init__(self, alpha: float) -> None:
+        super().__init__(config={"alpha": float(alpha)})
+
+    def apply(self, value, fetched):
+        return value * Float32(self.alpha)
+
+
+class Activation(Epilogue):
+    """silu, sigmoid, gelu or relu of the value."""
+
+    def __init__(self, name: str) -> None:
+        check_activation(name)
+        super().__init__(config={"name": name})
+
+    def apply(self, value, fetched):
+        return ACTIVATIONS[self.name](value)
+
+
+def check_activation(name: str) -> None:
+    """Refuse a name that is none of `ACTIVATIONS`."""
+    if name not in ACTIVATIONS:
+        raise ScheduleError(
+            what=f"unknown activation {name!r}",
+            where="epilogue",
+            why="device code has a fixed set of activations",
+            fix=f"use one of {', '.join(ACTIVATIONS)}, or derive an Epilogue",
+        )
