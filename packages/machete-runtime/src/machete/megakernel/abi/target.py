@@ -24,10 +24,14 @@ class Throttle:
     ramp: int
     steady: int
 
-    def pages(self, page_bytes: int, least: int) -> tuple[int, int, int]:
-        """The same in pages, and never less than the `least` that one stage has."""
+    def pages(self, page_bytes: int, least: int, most: int) -> tuple[int, int, int]:
+        """The same in pages: at least the `least` of one stage, and at most the `most` of the whole ring.
+
+        With more than the ring in flight, the loader would wait for a landing two trips back, whose parity is that of
+        the present one.
+        """
         first, ramp, steady = (-(-count // page_bytes) for count in (self.first, self.ramp, self.steady))
-        return max(first, least), ramp, max(steady, least)
+        return min(max(first, least), most), ramp, min(max(steady, least), most)
 
 
 #: Found on an H200 with the decode chain (docs/decisions): 3 pages of 16 KiB for the first 14, then 6.

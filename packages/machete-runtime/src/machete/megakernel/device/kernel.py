@@ -89,7 +89,7 @@ class PersistentKernel:
             return None
         if not kind.op.throttled:
             return self.layout.ring_pages, 0, self.layout.ring_pages
-        return self.throttle.pages(self.layout.page_bytes, kind.stage_pages)
+        return self.throttle.pages(self.layout.page_bytes, kind.stage_pages, self.layout.ring_pages)
 
     # ------------------------------------------------------------------ roles
 
