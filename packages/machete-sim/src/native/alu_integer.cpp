@@ -71,7 +71,7 @@ struct Div {   // the result of a division by zero is unspecified; all ones is w
 struct Rem {
     template <class T>
     static T f(T a, T b) {
-        if (b == 0) return a;
+        if (b == 0) return static_cast<T>(~T(0));   // unspecified; seen on an H200
         if constexpr (T(-1) < T(0)) {
             if (b == T(-1)) return 0;
         }
