@@ -1,8 +1,8 @@
-"""The same PTX on the simulator and on an H200: what the card computed is recorded in h200.json beside this file.
+"""The same PTX on the simulator and on an H200: kernels and record are in the folder h200.
 
-To record again, on a machine with an H200 and nothing but NumPy: `python test_against_h200.py h200.json`. The driver
-compiles the PTX. Each case is a kernel, its inputs (from a hash, so that no library's generator matters) and, in the
-record, a digest of what it wrote; or the CUDA error it ended with.
+To record again, on a machine with an H200, NumPy and pytest: `python test_against_h200.py h200/recorded.json`. The
+driver compiles the PTX. Each case is a kernel, its inputs (from a hash, so that no library's generator matters) and, in
+the record, a digest of what it wrote; or the CUDA error it ended with.
 """
 
 from __future__ import annotations
@@ -17,14 +17,20 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from string import Template
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-RECORD = Path(__file__).with_name("h200.json")
-HEADER = ".version 8.6\n.target sm_90a\n.address_size 64\n"
+FOLDER = Path(__file__).with_name("h200")
+RECORD = FOLDER / "recorded.json"
+
+
+def kernel(name: str, **parts: object) -> str:
+    """The PTX of h200/{name}.ptx with its $parts filled in."""
+    return Template((FOLDER / f"{name}.ptx").read_text()).substitute(parts)
 
 
 def hashed(count: int, seed: int) -> NDArray[np.uint32]:
@@ -156,41 +162,22 @@ def scalar_inputs() -> NDArray[np.uint32]:
 
 def scalar_case(text: str, classes: str) -> Case:
     target, sources = classes.split(":")
-    names, setup = [], ""
+    names, body = [], ""
     for index, kind in enumerate(sources):
         names.append({"r": f"%r{10 + index}", "h": f"%h{index}", "q": f"%q{10 + index}"}[kind])
         if kind == "h":
-            setup += f"mov.b32 {{%h{index}, %h9}}, %r{10 + index};\n"
+            body += f"mov.b32 {{%h{index}, %h9}}, %r{10 + index};\n"
         if kind == "q":
-            setup += f"mov.b64 %q{10 + index}, {{%r{10 + index}, %r{10 + (index + 1) % 3}}};\n"
+            body += f"mov.b64 %q{10 + index}, {{%r{10 + index}, %r{10 + (index + 1) % 3}}};\n"
     opcode, *immediate = text.split(" ")
     result = {"r": "%r20", "h": "%h8", "q": "%q20"}[target]
-    setup += f"{opcode} {', '.join([result, *names, *immediate])};\n"
-    setup += {
+    body += f"{opcode} {', '.join([result, *names, *immediate])};\n"
+    body += {
         "r": "",
         "h": "cvt.u32.u16 %r20, %h8;\n",
         "q": "mov.b64 {%r20, %r21}, %q20;\nxor.b32 %r20, %r20, %r21;\n",
     }[target]
-    ptx = f"""{HEADER}.visible .entry k(.param .u64 k_in, .param .u64 k_out)
-{{
-.reg .b32 %r<32>;
-.reg .b64 %q<32>;
-.reg .b16 %h<16>;
-ld.param.u64 %q1, [k_in];
-ld.param.u64 %q2, [k_out];
-mov.u32 %r1, %tid.x;
-mov.u32 %r2, %ctaid.x;
-mad.lo.s32 %r3, %r2, 256, %r1;
-mul.wide.u32 %q3, %r3, 4;
-add.s64 %q4, %q1, %q3;
-ld.global.b32 %r10, [%q4];
-ld.global.b32 %r11, [%q4+{4 * SCALARS}];
-ld.global.b32 %r12, [%q4+{8 * SCALARS}];
-{setup}add.s64 %q5, %q2, %q3;
-st.global.b32 [%q5], %r20;
-ret;
-}}
-"""
+    ptx = kernel("scalar", body=body, second=4 * SCALARS, third=8 * SCALARS)
     parts = text.split(".")
     result_type = parts[-2] if parts[0] == "cvt" else parts[-1]
     return Case(f"scalar {text}", ptx, scalar_inputs(), SCALARS, SCALARS // 256, 256, result_type=result_type)
@@ -239,20 +226,10 @@ def mma_case(text: str, name: str, a: int, b: int, d: int) -> Case:
         for i in range(count)
     )
     stores = "".join(f"st.global.b32 [%q5+{128 * i}], %d{i};\n" for i in range(d))
-    ptx = f"""{HEADER}.visible .entry k(.param .u64 k_in, .param .u64 k_out)
-{{
-.reg .b32 %r<4>, %a<4>, %b<2>, %c<4>, %d<4>;
-.reg .b64 %q<8>;
-ld.param.u64 %q1, [k_in];
-ld.param.u64 %q2, [k_out];
-mov.u32 %r1, %tid.x;
-mul.wide.u32 %q3, %r1, 4;
-add.s64 %q4, %q1, %q3;
-add.s64 %q5, %q2, %q3;
-{loads}mma.sync.aligned.{text} {registers("d", d)}, {registers("a", a)}, {registers("b", b)}, {registers("c", d)};
-{stores}ret;
-}}
-"""
+    instruction = f"mma.sync.aligned.{text} " + ", ".join(
+        registers(prefix, count) for prefix, count in (("d", d), ("a", a), ("b", b), ("c", d))
+    )
+    ptx = kernel("mma", loads=loads, instruction=instruction, stores=stores)
     accumulators = {"s32": hashed(128, 77), "f16": packed_integers("f16", 128, 78)}.get(
         text.rsplit(".", 1)[1], packed_integers("tf32", 128, 79) & np.uint32(0xFFFFE000)
     )
@@ -289,49 +266,9 @@ def wgmma_case(form: tuple[str, str, int, bool, str], number: int) -> Case:
     loads += "".join(f"ld.global.b32 %d{i}, [%q6+{128 * 4 * (4 + i)}];\n" for i in range(count))
     stores = "".join(f"st.global.b32 [%q5+{128 * 4 * i}], %d{i};\n" for i in range(count))
     operand_a = registers("a", 4) if from_registers else "%q10"
-    ptx = f"""{HEADER}.visible .entry k(.param .u64 k_in, .param .u64 k_out,
-                 .param .u64 k_a, .param .u64 k_b, .param .u64 k_scale)
-{{
-.reg .b32 %r<8>, %a<4>, %d<16>;
-.reg .b64 %q<16>;
-.reg .pred %p<4>;
-.shared .align 1024 .b8 operands[{OPERAND_BYTES}];
-ld.param.u64 %q1, [k_in];
-ld.param.u64 %q2, [k_out];
-ld.param.u64 %q10, [k_a];
-ld.param.u64 %q11, [k_b];
-ld.param.u64 %q12, [k_scale];
-mov.u32 %r1, %tid.x;
-mul.wide.u32 %q3, %r1, 4;
-add.s64 %q4, %q1, %q3;
-add.s64 %q5, %q2, %q3;
-mov.u32 %r2, operands;
-shr.u32 %r3, %r2, 4;
-cvt.u64.u32 %q7, %r3;
-add.s64 %q10, %q10, %q7;
-add.s64 %q11, %q11, %q7;
-shl.b32 %r4, %r1, 2;
-add.s32 %r4, %r4, %r2;
-mov.u32 %r5, 0;
-fill:
-ld.global.b32 %r6, [%q4];
-st.shared.b32 [%r4], %r6;
-add.s64 %q4, %q4, 512;
-add.s32 %r4, %r4, 512;
-add.s32 %r5, %r5, 512;
-setp.lt.u32 %p1, %r5, {OPERAND_BYTES};
-@%p1 bra fill;
-mov.b64 %q6, %q4;
-{loads}setp.ne.s64 %p2, %q12, 0;
-fence.proxy.async;
-bar.sync 0;
-wgmma.fence.sync.aligned;
-wgmma.mma_async.sync.aligned.{text} {registers("d", count)}, {operand_a}, %q11, %p2{", " if tail else ""}{tail};
-wgmma.commit_group.sync.aligned;
-wgmma.wait_group.sync.aligned 0;
-{stores}ret;
-}}
-"""
+    operands = [registers("d", count), operand_a, "%q11", "%p2", *([tail] if tail else [])]
+    instruction = f"wgmma.mma_async.sync.aligned.{text} {', '.join(operands)}"
+    ptx = kernel("wgmma", operand_bytes=OPERAND_BYTES, loads=loads, instruction=instruction, stores=stores)
     d_type = text.split(".")[1]
     accumulators = {"s32": hashed(2048, 11), "f16": packed_integers("f16", 2048, 12)}.get(
         d_type, packed_integers("tf32", 2048, 13) & np.uint32(0xFFFFE000)
@@ -363,82 +300,19 @@ def tile_case(name: str, spec: TensorMapSpec, coords: list[int], offset: int, st
     at = "{" + ", ".join(f"%c{i}" for i in range(rank)) + "}"
     load_coords = "".join(f"ld.param.u32 %c{i}, [k_c{i}];\n" for i in range(rank))
     params = "".join(f", .param .u64 k_c{i}" for i in range(rank))
-    prologue = f"""{HEADER}.visible .entry k(.param .u64 k_in, .param .u64 k_out,
-                 .param .align 64 .b8 k_map[128]{params})
-{{
-.reg .b32 %r<16>, %c<5>;
-.reg .b64 %q<16>;
-.reg .pred %p<4>;
-.shared .align 1024 .b8 window[{TILE_WINDOW}];
-.shared .align 8 .b8 barrier[8];
-ld.param.u64 %q1, [k_in];
-ld.param.u64 %q2, [k_out];
-mov.b64 %q3, k_map;
-cvta.param.u64 %q3, %q3;
-{load_coords}mov.u32 %r1, %tid.x;
-mov.u32 %r2, window;
-mov.u32 %r3, barrier;
-shl.b32 %r4, %r1, 2;
-mul.wide.u32 %q4, %r1, 4;
-add.s64 %q2, %q2, %q4;
-add.s64 %q5, %q1, %q4;
-add.s32 %r5, %r2, %r4;
-mov.u32 %r6, 0;
-setp.ne.u32 %p1, %r1, 0;
-"""
-    every_word = """add.s32 %r5, %r5, 512;
-add.s64 %q2, %q2, 512;
-add.s64 %q5, %q5, 512;
-add.s32 %r6, %r6, 512;
-"""
-    if store:
-        body = f"""fill:
-ld.global.b32 %r7, [%q5];
-st.shared.b32 [%r5], %r7;
-{every_word}setp.lt.u32 %p2, %r6, {TILE_WINDOW};
-@%p2 bra fill;
-fence.proxy.async;
-bar.sync 0;
-@%p1 bra done;
-add.s32 %r8, %r2, {offset};
-cp.async.bulk.tensor.{rank}d.global.shared::cta.tile.bulk_group [%q3, {at}], [%r8];
-cp.async.bulk.commit_group;
-cp.async.bulk.wait_group 0;
-done:
-ret;
-}}
-"""
-    else:
-        body = f"""@%p1 bra skip;
-mbarrier.init.shared.b64 [%r3], 1;
-skip:
-fill:
-st.shared.b32 [%r5], 0xa5a5a5a5;
-{every_word}setp.lt.u32 %p2, %r6, {TILE_WINDOW};
-@%p2 bra fill;
-fence.proxy.async;
-bar.sync 0;
-@%p1 bra waiting;
-add.s32 %r8, %r2, {offset};
-mbarrier.arrive.expect_tx.shared.b64 _, [%r3], {transaction};
-cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%r8], [%q3, {at}], [%r3];
-waiting:
-mbarrier.try_wait.parity.shared.b64 %p3, [%r3], 0;
-@!%p3 bra waiting;
-sub.s32 %r5, %r5, {TILE_WINDOW};
-sub.s64 %q2, %q2, {TILE_WINDOW};
-mov.u32 %r6, 0;
-dump:
-ld.shared.b32 %r7, [%r5];
-st.global.b32 [%q2], %r7;
-{every_word}setp.lt.u32 %p2, %r6, {TILE_WINDOW};
-@%p2 bra dump;
-ret;
-}}
-"""
+    ptx = kernel(
+        "tile_store" if store else "tile_load",
+        params=params,
+        load_coords=load_coords,
+        window=TILE_WINDOW,
+        rank=rank,
+        at=at,
+        offset=offset,
+        transaction=transaction,
+    )
     return Case(
         name,
-        prologue + body,
+        ptx,
         hashed(32 * 1024, 21),
         (128 if store else TILE_WINDOW // 1024) * 256,
         block=128,
@@ -501,7 +375,7 @@ CASES = {case.name: case for case in cases()}
 
 
 def digest(case: Case, out: NDArray[np.uint32]) -> str:
-    """Of the words written. Which NaN a float instruction gives is not compared: the PTX ISA leaves most of them open."""
+    """Of the words written. Which NaN a float instruction gives is not compared: the PTX ISA leaves most open."""
     infinity = {"f32": 0x7F800000, "f16": 0x7C00, "f16x2": 0x7C00, "bf16": 0x7F80, "bf16x2": 0x7F80}.get(
         case.result_type
     )
