@@ -39,7 +39,7 @@ void perform_read(Machine&, Copy& copy) {
     copy.data.resize(copy.total);
     uint8_t* p = copy.data.data();
     for (const TileChunk& c : copy.chunks) {
-        std::memcpy(p, cta.shared + c.shared, c.bytes);
+        if (!c.oob) std::memcpy(p, cta.shared + c.shared, c.bytes);   // such rows may lie outside shared memory
         p += c.bytes;
     }
     copy.read = true;
