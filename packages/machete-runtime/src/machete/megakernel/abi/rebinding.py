@@ -27,17 +27,24 @@ def with_tensors(op: ScheduledOp, changes: Mapping[str, torch.Tensor]) -> Schedu
     """
     tensors, infos = dict(op.tensors), dict(op.infos)
     for name, tensor in changes.items():
-        checks.checked_tensor(op.op.declaration, name, tensor)
-        while tensor.ndim < len(op.infos[name].shape):
-            tensor = tensor.unsqueeze(0)
-        info = TensorInfo.of(name, tensor)
-        _check_same_layout(op, op.infos[name], info)
-        tensors[name], infos[name] = tensor, info
+        tensors[name], infos[name] = checked_replacement(op, name, op.infos[name], tensor)
     declaration = op.op.declaration
-    checks.check_devices(declaration, {name: info.device for name, info in infos.items()})
     checks.check_overlaps(declaration, infos)
-    checks.check_addresses(declaration, infos)
     return replace(op, tensors=tensors, infos=infos)
+
+
+def checked_replacement(
+    op: ScheduledOp, name: str, old: TensorInfo, tensor: torch.Tensor
+) -> tuple[torch.Tensor, TensorInfo]:
+    """`tensor`, with the rank of `old`, if it may take its place as argument `name` of `op`."""
+    checks.checked_tensor(op.op.declaration, name, tensor)
+    while tensor.ndim < len(old.shape):
+        tensor = tensor.unsqueeze(0)
+    info = TensorInfo.of(name, tensor)
+    checks.check_devices(op.op.declaration, {f"{name} before": old.device, name: info.device})
+    _check_same_layout(op, old, info)
+    checks.check_addresses(op.op.declaration, {name: info})
+    return tensor, info
 
 
 def _check_same_layout(op: ScheduledOp, old: TensorInfo, new: TensorInfo) -> None:

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import cutlass.cute as cute
-from cutlass import Int32, Int64
+from cutlass import Boolean, Int32, Int64
 
 from machete.megakernel.abi.fusion import Fusion, tensor_name
 from machete.megakernel.plan.kinds import Kind
+from machete.megakernel.plan.program import FENCES, LOADER_WAITS, MAX_WAITS
 
 from . import ptx
 from .dtypes import element_type
@@ -32,8 +33,23 @@ class Instruction:
     count: Any
     step: Any
     wait_begin: Any
-    waits: Any  # number of waits in the low 16 bits; bit 16: the load phase needs them too
+    flags: Any  # number of waits in the low 16 bits, then the flags of `plan.program`
     signal: Any  # counter that finished ranges add to, or -1
+
+    @property
+    def waits(self):
+        """How many counters the instruction waits for."""
+        return self.flags & MAX_WAITS
+
+    @property
+    def loader_waits(self):
+        """Whether the load phase waits for them, too."""
+        return (self.flags & LOADER_WAITS) != 0
+
+    @property
+    def fences(self):
+        """Whether copies of later instructions read what this one writes."""
+        return (self.flags & FENCES) != 0
 
     @staticmethod
     def read(slot) -> "Instruction":
@@ -133,6 +149,14 @@ class BoundOp:
         if dims:
             indices[f"tile_{dims[0]}"] = rest
         return indices
+
+    def has_work(self, tile):
+        """Whether the tile begins inside of the extents, which may be smaller than those that were planned."""
+        inside = Boolean(True)
+        for name, index in self.tile_indices(tile).items():
+            dim = name.removeprefix("tile_")
+            inside = inside & (index * self._kind.tile_sizes[dim] < self.field(Int32, f"extent_{dim}"))
+        return inside
 
     def arguments(self, phase: str, tile, available: dict[str, Any]) -> dict[str, Any]:
         """What the method of `phase` asks for by name; `tile` is None for a phase that takes the whole range."""

@@ -138,7 +138,7 @@ class PersistentKernel:
             slot = position[0]
             ptx.mbarrier_wait(self._at(base, self.layout.slot_full_offset, slot), position[1])
             instruction = Instruction.read(self._slot(base, slot))
-            for index in cutlass.range(lane, instruction.waits & 0xFFFF, 32, unroll=1):
+            for index in cutlass.range(lane, instruction.waits, 32, unroll=1):
                 wait = waits + Int64(instruction.wait_begin + index) * 8
                 counter = ptx.global_word(Int32, wait)
                 ptx.counter_wait(
@@ -161,7 +161,7 @@ class PersistentKernel:
             slot = position[0]
             ptx.mbarrier_wait(self._at(base, self.layout.slot_full_offset, slot), position[1])
             instruction = Instruction.read(self._slot(base, slot))
-            if (instruction.waits >> 16) != 0:
+            if instruction.loader_waits:
                 ptx.mbarrier_wait(self._at(base, self.layout.slot_clear_offset, slot), position[1])
                 ptx.fence_async()  # what the producers wrote through the generic proxy is read by copies
             for k in cutlass.range_constexpr(len(self.kinds)):
@@ -199,7 +199,22 @@ class PersistentKernel:
                 if const_expr(shares_page):
                     sync_compute_threads()  # the tile before may still be reading the page
                 tile = instruction.first + index * instruction.step
-                self._run_phase(k, phase, bound, instruction, tile, available)
+                self._run_tile(k, phase, bound, instruction, tile, available)
+
+    @cute.jit
+    def _run_tile(
+        self,
+        k: cutlass.Constexpr,
+        phase: cutlass.Constexpr,
+        bound: cutlass.Constexpr,
+        instruction,
+        tile,
+        available: cutlass.Constexpr,
+    ):
+        """Run a phase for one tile, unless it lies outside of extents that are smaller than planned."""
+        has_work = bound.has_work(tile)
+        if has_work:
+            self._run_phase(k, phase, bound, instruction, tile, available)
 
     @cute.jit
     def _run_phase(
@@ -231,17 +246,12 @@ class PersistentKernel:
             instruction = Instruction.read(self._slot(base, slot))
             for k in cutlass.range_constexpr(len(self.kinds)):
                 if instruction.kind == k:
-                    self._compute_range(k, base, slot, position[1], instruction, pages, outputs)
-            if instruction.signal >= 0:
-                ptx.fence_async()  # consumers may read these results through copies
-                sync_compute_threads()
-                if cute.arch.thread_idx()[0] == 0:
-                    ptx.counter_signal(counters + Int64(instruction.signal) * self.layout.counter_bytes)
+                    self._compute_range(k, base, slot, position[1], instruction, pages, outputs, counters)
             self._retire(base, slot)
             self._next_slot(position)
 
     @cute.jit
-    def _compute_range(self, k: cutlass.Constexpr, base, slot, parity, instruction, pages, outputs):
+    def _compute_range(self, k: cutlass.Constexpr, base, slot, parity, instruction, pages, outputs, counters):
         kind = self.kinds[k]
         dependencies = Dependencies(self._at(base, self.layout.slot_clear_offset, slot), parity)
         if const_expr("dependencies" not in kind.declaration.phases["compute"]):
@@ -258,6 +268,20 @@ class PersistentKernel:
         self._run_tiles(k, "compute", base, slot, instruction, available)
         if const_expr("dependencies" in kind.declaration.phases["compute"]):
             dependencies.wait()  # what this instruction signals vouches for what it depends on
+        if instruction.signal >= 0:
+            self._signal_compute(kind, instruction, counters)
+
+    @cute.jit
+    def _signal_compute(self, kind: cutlass.Constexpr, instruction, counters):
+        """Everything that the compute threads have written is there for whoever waits for this instruction."""
+        if instruction.fences:
+            ptx.fence_async()
+        if const_expr(kind.op.first_warp_writes):
+            cute.arch.sync_warp()
+        else:
+            sync_compute_threads()
+        if cute.arch.thread_idx()[0] == 0:
+            ptx.counter_signal(counters + Int64(instruction.signal) * self.layout.counter_bytes)
 
     @cute.jit
     def _storer(self, base, begin, end, counters):
@@ -281,7 +305,8 @@ class PersistentKernel:
         self._run_tiles(k, "store", base, slot, instruction, {"ring": ring})
         ring.drain()
         if instruction.signal >= 0:
-            ptx.fence_async()
+            if instruction.fences:
+                ptx.fence_async()
             cute.arch.sync_warp()
             if ptx.lane_index() == 0:
                 ptx.counter_signal(counters + Int64(instruction.signal) * self.layout.counter_bytes)

@@ -1,20 +1,28 @@
 """`Megakernel`: a list of ops as one persistent kernel, on the GPU or on the simulator."""
 
+import dataclasses
 import logging
+import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from machete.megakernel.abi.errors import DeviceError, PlanError, TargetError
 from machete.megakernel.abi.scheduled import ScheduledOp
-from machete.megakernel.abi.target import Target
+from machete.megakernel.abi.target import Target, Throttle
 from machete.megakernel.plan.plan import Plan
 
+from . import tensormap
 from .artefact import Artefact
-from .binding import Binding
-from .gpu import GpuLauncher
+from .binding import Binding, Change, Replacements
+from .extents import Extents
+from .image import Image
+from .state import LaunchState, Tables
+from .stream import StreamLaunchers
+from .temporaries import ARENA, placed
 
 logger = logging.getLogger("machete.megakernel")
 
@@ -24,7 +32,8 @@ SIMULATED_SMS = 4  # enough CTAs for real concurrency, few enough to be quick
 
 @dataclass(frozen=True)
 class RunReport:
-    """What one run did. `seconds` is wall time of the run on the host, launch and wait included.
+    """What one run did. `seconds` is wall time of the run on the host, launch and wait included; None for a run that
+    nobody waited for (`sync=False`).
 
     `instructions` and `max_stages_in_flight` are known on the simulator only (else None): warp instructions executed,
     and the most ring stages that one SM had in flight at a time.
@@ -32,7 +41,7 @@ class RunReport:
 
     where: str
     target: str
-    seconds: float
+    seconds: float | None = None
     instructions: int | None = None
     max_stages_in_flight: int | None = None
 
@@ -42,12 +51,18 @@ class Megakernel:
 
     CUDA tensors run on their own device. CPU tensors run on the simulator, for `arch` (sm_90a unless given: sm_90a,
     sm_100a or sm_120a). Ops that share memory are ordered as listed; everything else may overlap. Tensors stay alive as
-    long as they are bound.
+    long as they are bound, and as long as a launch that reads them may be running.
+
+    A kernel may run on several streams at a time, and be captured into CUDA graphs; each stream, and each graph, has
+    counters, temporaries and a binding of its own. A graph keeps the binding of its capture, and what that needs stays
+    alive as long as the graph does, even without the kernel. Launches are cooperative: a kernel that does not fit
+    beside what is running waits for it, and one that never fits is refused.
 
     Args:
         ops: what `SomeOp.schedule(...)` returned; lists concatenate.
         arch: the target on CPU tensors; on CUDA tensors it must be the device's own, and may be left out.
         num_sms: CTAs to launch. Default: every SM of the device; 4 on the simulator.
+        throttle: bytes in flight while ops stream from memory, instead of what was found for the target.
         seed: order in which the simulator interleaves warps and completes copies.
 
     Raises:
@@ -61,48 +76,32 @@ class Megakernel:
         arch: str | None = None,
         num_sms: int | None = None,
         seed: int = 0,
+        throttle: Throttle | None = None,
     ) -> None:
-        ops = list(ops)
-        for op in ops:
-            if not isinstance(op, ScheduledOp):
-                raise PlanError(
-                    what=f"ops must be scheduled ops, found {type(op).__name__}",
-                    where="Megakernel(ops)",
-                    why="the plan needs tensors and tile sizes",
-                    fix="pass the list that SomeOp.schedule(...) returns; concatenate lists with +",
-                )
-        if not ops:
-            raise PlanError(
-                what="the list of ops is empty",
-                where="Megakernel(ops)",
-                why="there is nothing to run",
-                fix="schedule at least one op",
-            )
-        devices = {op.device for op in ops}
-        if len(devices) > 1:
-            names = ", ".join(f"op {i} ({op.op.__name__}) on {op.device}" for i, op in enumerate(ops))
-            raise DeviceError(
-                what="the ops of one kernel are on different devices",
-                where="Megakernel(ops)",
-                why=f"one kernel runs on one device: {names}",
-                fix="move the tensors to one device",
-            )
-        self.device = devices.pop()
+        ops = _checked(list(ops))
+        self.device = ops[0].device
         self.simulated = self.device.type == "cpu"
         self.target = self._choose_target(arch)
+        if throttle is not None:
+            self.target = dataclasses.replace(self.target, throttle=throttle)
         if num_sms is None:
-            num_sms = (
-                SIMULATED_SMS if self.simulated else torch.cuda.get_device_properties(self.device).multi_processor_count
+            num_sms = SIMULATED_SMS if self.simulated else _sm_count(self.device)
+        elif not self.simulated and num_sms > _sm_count(self.device):
+            raise PlanError(
+                what=f"num_sms={num_sms}, but {self.device} has {_sm_count(self.device)} SMs",
+                where="Megakernel(ops, num_sms=…)",
+                why="all CTAs have to be resident at the same time, one on each SM",
+                fix="leave num_sms out to use every SM",
             )
-        lowered = [op.op.lower(self.target, op) for op in ops]
-        self.plan = Plan.build(lowered, self.target, num_sms)
+        self._ops, self._arena_bytes = placed([op.op.lower(self.target, op) for op in ops])
+        self.plan = Plan.build(self._ops, self.target, num_sms)
         self.plan.verify()
         self.seed = seed
         self.report: RunReport | None = None
-        self._ops = lowered
         self._artefact: Artefact | None = None
-        self._binding: Binding | None = None
-        self._launcher: GpuLauncher | None = None
+        self._bound: _Bound | None = None
+        self._lock = threading.RLock()
+        self._launched = RunReport(str(self.device), self.target.name)
         if self.simulated:
             logger.warning("no GPU: %s is simulated on the CPU, %d SMs", self.target.name, num_sms)
 
@@ -132,52 +131,160 @@ class Megakernel:
         *,
         sync: bool = True,
         progress: Callable[[int, int], None] | None = None,
-        replace: Iterable[tuple[torch.Tensor, torch.Tensor]] = (),
+        replace: Replacements = (),
+        extents: Mapping[str, int] | None = None,
         **arguments: torch.Tensor | float,
     ) -> RunReport:
         """Run the kernel once, on the current stream of its device.
 
+        What is bound, and extents, stay until they are changed again. Launches before keep theirs.
+
         Args:
             sync: wait for the kernel to end (the simulator always does).
             progress: called now and then by the simulator with (warp instructions, CTAs finished).
-            replace: pairs of a bound tensor and one of the same layout that takes its place from now on.
-            **arguments: likewise by the name that ops gave a tensor, if it stands for one tensor only; or other values
-                of scalars.
+            replace: pairs of a bound tensor and one of the same layout that takes its place from now on. Bound tensors
+                that are parts of it move with it.
+            extents: dim name to extent, from 0 to the one that the ops were scheduled with. It reaches every op that
+                has this dim, through the tensors that they share; tiles outside are skipped.
+            **arguments: tensors by the name that ops gave them, if it stands for one tensor only; or other values of
+                scalars.
         """
-        artefact = self.compile()
-        binding = self._bind()
-        if arguments or replace:
-            binding.rebind(arguments, replace)
-        started = time.perf_counter()
-        if self.simulated:
-            from .simulator import simulate
-
-            result = simulate(
-                artefact,
-                binding.parameters(),
-                binding.regions(),
-                self.plan.num_sms,
-                self.seed,
-                progress,
-            )
-            instructions, stages = result.instructions, result.max_stages_in_flight
-        else:
-            self._launch(artefact, binding)
-            instructions = stages = None
-            if sync:
-                torch.cuda.current_stream(self.device).synchronize()
-        where = "simulator" if self.simulated else str(self.device)
-        self.report = RunReport(where, self.target.name, time.perf_counter() - started, instructions, stages)
-        return self.report
+        bound = self._bound or self._bind()
+        if arguments or replace or extents:
+            with self._lock:
+                bound.change(arguments, replace, extents or {})
+                return self._run(bound, sync, progress)
+        return self._run(bound, sync, progress)
 
     __call__ = run
 
-    def _bind(self) -> Binding:
-        if self._binding is None:
-            self._binding = Binding(self.plan, self._ops, self.device)
-        return self._binding
+    def _run(self, bound: "_Bound", sync: bool, progress: Callable[[int, int], None] | None) -> RunReport:
+        if self.simulated:
+            self.report = self._simulate(bound, progress)
+        elif sync:
+            started = time.perf_counter()
+            bound.launch()
+            torch.cuda.current_stream(self.device).synchronize()
+            self.report = RunReport(str(self.device), self.target.name, time.perf_counter() - started)
+        else:
+            bound.launch()
+            self.report = self._launched
+        return self.report
 
-    def _launch(self, artefact: Artefact, binding: Binding) -> None:
-        if self._launcher is None:
-            self._launcher = GpuLauncher(artefact, self.device, self.plan.num_sms, binding.parameters())
-        self._launcher.launch(torch.cuda.current_stream(self.device).cuda_stream)
+    def _simulate(self, bound: "_Bound", progress: Callable[[int, int], None] | None) -> RunReport:
+        from .simulator import simulate
+
+        assert bound.state is not None
+        started = time.perf_counter()
+        parameters, regions = bound.state.parameters(), bound.state.regions(bound.binding.views)
+        result = simulate(self.compile(), parameters, regions, self.plan.num_sms, self.seed, progress)
+        seconds = time.perf_counter() - started
+        return RunReport("simulator", self.target.name, seconds, result.instructions, result.max_stages_in_flight)
+
+    def _bind(self) -> "_Bound":
+        artefact = self.compile()
+        with self._lock:
+            if self._bound is None:
+                self._bound = _Bound(self.plan, self._ops, self._arena_bytes, self.device, artefact, self._lock)
+                self._ops = self._bound.binding.ops  # from now on the binding alone keeps tensors alive
+            return self._bound
+
+
+class _Bound:
+    """A kernel with memory on its device."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        ops: list[ScheduledOp],
+        arena_bytes: int,
+        device: torch.device,
+        artefact: Artefact,
+        lock: threading.RLock,
+    ) -> None:
+        """`lock` is held by whoever changes the binding, until the first launch with it."""
+        on_gpu = device.type == "cuda"
+        image = Image(plan, ops, tensormap.encode_with_driver if on_gpu else tensormap.encode)
+        tables = Tables(plan, device)
+        self.binding = Binding(ops, image)
+        self._extents = Extents(self.binding.ops, self.binding.views, image)
+        views = [view for view in self.binding.views if view.info.address >= ARENA]
+        temporaries = np.array([word for view in views for word in self.binding.words(view)], dtype=np.int64)
+
+        def make_state() -> LaunchState:
+            return LaunchState(tables, image, temporaries, arena_bytes, device)
+
+        self._image, self._lock = image, lock
+        self.state: LaunchState | None = None  # on the simulator
+        if on_gpu:
+            # The device's index, and what torch knows without building objects: these are called for every launch.
+            self._index = device.index
+            self._current_device: Callable[[], int] = torch._C._cuda_getDevice
+            self._stream: Callable[[int], int] = torch._C._cuda_getCurrentRawStream
+            self._capturing: Callable[[], bool] = torch._C._cuda_isCurrentStreamCapturing
+            self._launchers = StreamLaunchers(
+                artefact, tables, image, self.binding.views, make_state, device.index, plan.num_sms
+            )
+        else:
+            self.state = make_state()
+
+    def change(self, arguments: Mapping[str, object], replaced: Replacements, extents: Mapping[str, int]) -> None:
+        """Rebind; raises before anything changes."""
+        self._extents.check(extents)
+        self._changed(self.binding.rebind(arguments, replaced) + self._extents.set(extents))
+
+    def _changed(self, changes: list[Change]) -> None:
+        if self.state is None:
+            self._launchers.changed(changes)
+        else:
+            for change in changes:
+                self.state.set_words(change.positions, self._image.words[change.positions])
+
+    def launch(self) -> None:
+        """Launch on the current stream of the device."""
+        if self._current_device() != self._index:
+            with torch.cuda.device(self._index):
+                return self.launch()
+        stream = self._stream(self._index)
+        if self._capturing():
+            launcher = self._launchers.captured(stream)
+        else:
+            launcher = self._launchers.on.get(stream) or self._launchers.add(stream)
+            if launcher.changes:
+                with self._lock:
+                    launcher.catch_up()
+        launcher.launch()
+        return None
+
+
+def _sm_count(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def _checked(ops: list[ScheduledOp]) -> list[ScheduledOp]:
+    """The ops, if there are some, and all on one device."""
+    for op in ops:
+        if not isinstance(op, ScheduledOp):
+            raise PlanError(
+                what=f"ops must be scheduled ops, found {type(op).__name__}",
+                where="Megakernel(ops)",
+                why="the plan needs tensors and tile sizes",
+                fix="pass the list that SomeOp.schedule(...) returns; concatenate lists with +",
+            )
+    if not ops:
+        raise PlanError(
+            what="the list of ops is empty",
+            where="Megakernel(ops)",
+            why="there is nothing to run",
+            fix="schedule at least one op",
+        )
+    devices = {op.device for op in ops}
+    if len(devices) > 1:
+        names = ", ".join(f"op {i} ({op.op.__name__}) on {op.device}" for i, op in enumerate(ops))
+        raise DeviceError(
+            what="the ops of one kernel are on different devices",
+            where="Megakernel(ops)",
+            why=f"one kernel runs on one device: {names}",
+            fix="move the tensors to one device",
+        )
+    return ops

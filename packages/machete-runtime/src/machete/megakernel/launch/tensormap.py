@@ -96,7 +96,7 @@ def encode_with_driver(info: TensorInfo, box: TmaBox) -> np.ndarray:
         driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
         driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
     )
-    from .gpu import checked
+    from .driver import checked
 
     checked((error,), f"cuTensorMapEncodeTiled for {info.name} {tuple(info.shape)}")
     return np.array([int(word) for word in descriptor.opaque], dtype=np.uint64)

@@ -1,0 +1,125 @@
+"""What launches need in the memory of a device: tables of the plan, and data and counters of one stream's launches.
+
+The plan's tables are written once. Launches that may run at the same time must not share counters, and must not see
+each other's bindings, so each stream gets a `LaunchState`: a copy of the image, counters, and an arena for temporaries.
+On one stream launches follow each other, and share one.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from machete.megakernel.plan.plan import Plan
+from machete.megakernel.plan.program import Program
+
+from .binding import View
+from .image import Image
+from .temporaries import ARENA
+
+_ALIGNMENT = 256  # of sections: descriptors need 64 bytes, counters and tables start on cache lines
+
+
+class Tables:
+    """What follows from the plan alone."""
+
+    def __init__(self, plan: Plan, device: torch.device) -> None:
+        program = Program.of(plan)
+        self.queue_begin, self.rows, self.waits = (
+            upload(array, device) for array in (program.queue_begin, program.rows, program.waits)
+        )
+        self.num_counters = plan.num_counters
+        # One counter more than the plan has: the first counts CTAs that have finished.
+        self.counter_bytes = plan.shared.counter_bytes * (plan.num_counters + 1)
+
+    @property
+    def tensors(self) -> tuple[torch.Tensor, ...]:
+        """All of them, to keep alive."""
+        return self.queue_begin, self.rows, self.waits
+
+
+class LaunchState:
+    """Memory of launches that run one after another."""
+
+    def __init__(self, tables: Tables, image: Image, arena_words: np.ndarray, arena_bytes: int, device: torch.device):
+        """`arena_words` are the positions in the image of addresses of temporaries."""
+        self._tables, self._num_descriptors = tables, image.num_descriptors
+        self.data = empty(image.words.nbytes, device)
+        self.counters = empty(tables.counter_bytes, device)
+        self.arena = empty(arena_bytes, device)
+        self._descriptors = self.data.data_ptr() + image.descriptor_begin
+        words = image.words.copy()
+        words[image.descriptor_fields] += np.uint64(self.data.data_ptr())
+        words[arena_words] += np.uint64((self.arena.data_ptr() - ARENA) & (2**64 - 1))
+        write(self.data, words)
+        self.counters.zero_()
+
+    def parameters(self) -> list[tuple[int, int]]:
+        """The kernel's parameters as (value, bytes), in the order of `PersistentKernel.kernel`."""
+        tables = self._tables
+        return [
+            *((table.data_ptr(), 8) for table in tables.tensors),
+            (self.data.data_ptr(), 8),
+            (self._descriptors, 8),
+            (self._num_descriptors, 4),
+            (self.counters.data_ptr(), 8),
+            (tables.num_counters, 4),
+        ]
+
+    def set_words(self, positions: np.ndarray, values: np.ndarray) -> None:
+        """Change the data at once; for a state in the memory of the host."""
+        self.data.view(torch.int64).numpy().view(np.uint64)[positions] = values
+
+    def regions(self, views: Sequence[View]) -> list[tuple[int, int, str, bool]]:
+        """Every byte range that the kernel may touch: (address, bytes, name, writable); no two overlap."""
+        named = [
+            (self._tables.queue_begin, "queue_begin", False),
+            (self._tables.rows, "instruction rows", False),
+            (self._tables.waits, "waits", False),
+            (self.data, "op records and TMA descriptors", False),
+            (self.counters, "counters", True),
+            (self.arena, "temporaries", True),
+        ]
+        regions = [(tensor.data_ptr(), tensor.nbytes, name, writable) for tensor, name, writable in named]
+        for view in views:
+            info = view.now
+            if not info.is_empty and info.address < ARENA:
+                first, last = info.span
+                index, name = view.uses[0]
+                regions.append((first, last - first, f"`{name}` of op {index}", view.written))
+        return _merged(sorted(regions))
+
+
+def empty(nbytes: int, device: torch.device) -> torch.Tensor:
+    """Uninitialised bytes, 256-byte aligned (CPU allocations are not as aligned as CUDA's); at least 16."""
+    size = -(-max(nbytes, 1) // 16) * 16
+    raw = torch.empty(size + _ALIGNMENT, dtype=torch.uint8, device=device)
+    shift = -raw.data_ptr() % _ALIGNMENT
+    return raw[shift : shift + size]
+
+
+def upload(array: np.ndarray, device: torch.device) -> torch.Tensor:
+    """The array's bytes on the device."""
+    tensor = empty(array.nbytes, device)
+    write(tensor, array)
+    return tensor
+
+
+def write(target: torch.Tensor, array: np.ndarray) -> None:
+    """Copy the array's bytes to the start of `target`; done when this returns."""
+    source = torch.from_numpy(np.ascontiguousarray(array).view(np.uint8).reshape(-1))
+    target[: source.numel()].copy_(source)
+
+
+def _merged(regions: list[tuple[int, int, str, bool]]) -> list[tuple[int, int, str, bool]]:
+    """Views of one storage overlap: join them, so that an address belongs to exactly one region."""
+    merged: list[tuple[int, int, str, bool]] = []
+    for address, nbytes, name, writable in regions:
+        if merged and address < merged[-1][0] + merged[-1][1]:
+            start, length, first, was_writable = merged[-1]
+            end = max(start + length, address + nbytes)
+            label = first if name in first else f"{first}, {name}"
+            merged[-1] = (start, end - start, label, was_writable or writable)
+        else:
+            merged.append((address, nbytes, name, writable))
+    return merged

@@ -1,0 +1,102 @@
+"""A kernel on CUDA streams: one launcher for each stream, and for each binding that a graph captured."""
+
+import threading
+from collections.abc import Callable, Iterable
+
+import torch
+
+from .artefact import Artefact
+from .binding import Change, View
+from .capture import capture_on, keep_with, not_captured
+from .gpu import Parameters, prepare
+from .image import Image
+from .patch import Patcher
+from .state import LaunchState, Tables
+
+
+class StreamLauncher:
+    """A kernel ready to launch on one stream.
+
+    `launch()` issues it with the data that the state holds; what changed in the binding since is in `changes`, and
+    `catch_up` puts it into the state first, in stream order.
+    """
+
+    def __init__(self, artefact: Artefact, image: Image, state: LaunchState, device: int, num_sms: int, stream: int):
+        self._image, self.state = image, state
+        self._parameters = Parameters(state.parameters())
+        self._patcher = Patcher(state.data.data_ptr(), stream, device)
+        self.changes: dict[Change, None] = {}
+        self.launch = prepare(artefact, device, num_sms, self._parameters, stream)
+
+    def catch_up(self) -> None:
+        """Write all pending changes, after the launches before and before the next one. The caller holds a lock."""
+        for change in self.changes:
+            self._patcher.write(change.positions, self._image.words[change.positions])
+            if change.tensor is not None:
+                use_on_current_stream(change.tensor)
+        self.changes.clear()
+
+
+def use_on_current_stream(tensor: torch.Tensor) -> None:
+    """Have the allocator not reuse the tensor's memory before what this stream has been given so far has ended."""
+    tensor.record_stream(torch.cuda.current_stream(tensor.device))
+
+
+class StreamLaunchers:
+    """The launchers of one kernel on one device. Its device is the current one when methods are called."""
+
+    def __init__(
+        self,
+        artefact: Artefact,
+        tables: Tables,
+        image: Image,
+        views: Iterable[View],
+        make_state: Callable[[], LaunchState],
+        device: int,
+        num_sms: int,
+    ) -> None:
+        self._artefact, self._tables, self._image, self._views = artefact, tables, image, views
+        self._make_state, self._device, self._num_sms = make_state, device, num_sms
+        self._capture = 0  # number of the capture that `_captured` belongs to
+        self._captured: dict[int, StreamLauncher] = {}
+        self._lock = threading.Lock()
+        self.on: dict[int, StreamLauncher] = {}  # stream to its launcher
+
+    def changed(self, changes: Iterable[Change]) -> None:
+        """The binding changed: launches from now on have other data, those before keep theirs."""
+        changes = dict.fromkeys(changes)
+        if changes:
+            self._captured.clear()
+            for launcher in self.on.values():
+                launcher.changes |= changes
+
+    def add(self, stream: int) -> StreamLauncher:
+        """The launcher for a stream that has none yet."""
+        with self._lock:
+            if stream not in self.on:
+                for tensor in (*self._tables.tensors, *(view.tensor for view in self._views)):
+                    if tensor.is_cuda:
+                        use_on_current_stream(tensor)
+                self.on[stream] = self._launcher(self._make_state(), stream)
+            return self.on[stream]
+
+    def captured(self, stream: int) -> StreamLauncher:
+        """The launcher for a stream that is being captured: a state that never changes, kept alive by the graph.
+
+        Launches of one capture on one stream follow each other, and share it while the binding stays the same.
+        """
+        capture = capture_on(stream)
+        assert capture is not None
+        number, graph = capture
+        with self._lock:
+            if number != self._capture:
+                self._capture, self._captured = number, {}
+            if stream not in self._captured:
+                with not_captured(self._device):
+                    launcher = self._launcher(self._make_state(), stream)
+                keep_with(graph, (launcher.state, self._tables, [view.tensor for view in self._views]))
+                self._captured[stream] = launcher
+            return self._captured[stream]
+
+    def _launcher(self, state: LaunchState, stream: int) -> StreamLauncher:
+        return StreamLauncher(self._artefact, self._image, state, self._device, self._num_sms, stream)
