@@ -24,7 +24,7 @@ from .op import PAGE_BYTES, GemmOp
 
 VECTOR = 8  # elements of a 16-byte access
 MAX_ROWS = 4  # activations of more rows do not fit in registers
-RING_PAGES = {"sm_90a": 12, "sm_100a": 12, "sm_120a": 5}
+RING_PAGES = {"sm_90a": 13, "sm_100a": 13, "sm_120a": 5}
 CHUNK = 32  # stages between two meetings of the partial sums
 
 
@@ -65,7 +65,8 @@ class GemvGemm(GemmOp):
     """`rows` results per stage and tile; a tile covers all rows of a."""
 
     throttled = True
-    pipeline = PipelineSpec.streaming(input_stages=14, scratch_bytes=CHUNK * COMPUTE_WARPS * 4)
+    first_warp_writes = True
+    pipeline = PipelineSpec.streaming(input_stages=14, scratch_bytes=(CHUNK + 1) * COMPUTE_WARPS * 4)
 
     @classmethod
     def pipeline_of(cls, op: ScheduledOp) -> PipelineSpec:
@@ -76,7 +77,7 @@ class GemvGemm(GemmOp):
             input_stages=op.config["ring_pages"] // pages,
             stage_pages=pages,
             page_bytes=PAGE_BYTES,
-            scratch_bytes=CHUNK * COMPUTE_WARPS * 4 * rows,
+            scratch_bytes=(CHUNK + 1) * COMPUTE_WARPS * 4 * rows,
         )
 
     @classmethod
@@ -106,7 +107,7 @@ class GemvGemm(GemmOp):
         steps = -(-length // (32 * VECTOR))
         partial = cute.make_tensor(
             cute.recast_ptr(page_ptr, dtype=Float32),
-            cute.make_layout((COMPUTE_WARPS, self.tile_size_M, CHUNK)),
+            cute.make_layout((COMPUTE_WARPS, self.tile_size_M, CHUNK + 1)),
         )
 
         weights = [
@@ -119,39 +120,47 @@ class GemvGemm(GemmOp):
             normalise(fusion, held, rows, partial, segments, self.k, warp, lane)
 
         for begin in cutlass.range(0, tiles.count, CHUNK, unroll=1):
+            if begin > 0:
+                sync_compute_threads()  # the first warp may still be reading the sums of the chunk before
             stages = cutlass.min(tiles.count - begin, CHUNK)
-            outputs = stages * self.tile_size_N
+            columns = [self._column(tiles, begin, lane + 32 * i, stages) for i in range(self.tile_size_N)]
             fetched = []
-            for row in cutlass.range_constexpr(self.tile_size_M):
-                n = self._column(tiles, begin, thread)
-                fetched.append(fetch_epilogue(epilogue, row, n, thread < outputs, self.M, self.N))
+            if const_expr(len(epilogue) > 0):
+                for row in cutlass.range_constexpr(self.tile_size_M):
+                    for i in cutlass.range_constexpr(self.tile_size_N):
+                        valid = warp == 0 and columns[i] < self.N and row < self.M
+                        fetched.append(fetch_epilogue(epilogue, row, columns[i], valid))
             for number in cutlass.range(stages, unroll=1):
                 stage = ring.wait()
                 address = stage.address + (warp * (length * 2) + lane * (VECTOR * 2))
-                sums = multiply_segment(self.b_dtype, address, rows, lane, steps, length)
-                ring.release(stage)
+                sums = multiply_segment(self.b_dtype, ring, stage, address, rows, lane, steps, length)
                 for row in cutlass.range_constexpr(self.tile_size_M):
                     total = warp_sum(sums[row])
                     if lane == 0:
                         partial[warp, row, number] = total
             sync_compute_threads()
-            for row in cutlass.range_constexpr(self.tile_size_M):
-                if thread < outputs and row < self.M:
-                    n = self._column(tiles, begin, thread)
-                    if n < self.N:
-                        number, lane_row = thread // self.tile_size_N, thread % self.tile_size_N
-                        value = add_segments(partial, lane_row * segments, segments, row, number)
-                        for pair in combine:
-                            other = (self.tile_size_N + lane_row) * segments
-                            value = pair.apply(value, add_segments(partial, other, segments, row, number))
-                        for position in cutlass.range_constexpr(len(epilogue)):
-                            value = apply_fusion(epilogue[position], value, fetched[row][position])
-                        c[0, row, n] = value.to(c.element_type)
-            sync_compute_threads()
+            if warp == 0:
+                for row in cutlass.range_constexpr(self.tile_size_M):
+                    for i in cutlass.range_constexpr(self.tile_size_N):
+                        if columns[i] < self.N and row < self.M:
+                            number, own = (lane + 32 * i) // self.tile_size_N, (lane + 32 * i) % self.tile_size_N
+                            value = add_segments(partial, own * segments, segments, row, number)
+                            for pair in combine:
+                                other = (self.tile_size_N + own) * segments
+                                value = apply_fusion(pair, value, add_segments(partial, other, segments, row, number))
+                            for position in cutlass.range_constexpr(len(epilogue)):
+                                held = fetched[row * self.tile_size_N + i][position]
+                                value = apply_fusion(epilogue[position], value, held)
+                            c[0, row, columns[i]] = value.to(c.element_type)
 
-    def _column(self, tiles, begin, thread):
-        """The column of c that this thread finishes."""
-        return tiles.index(begin + thread // self.tile_size_N, "N") * self.tile_size_N + thread % self.tile_size_N
+    @cute.jit
+    def _column(self, tiles, begin, output, stages):
+        """The column of c that output number `output` of a chunk is; beyond the last one where there is none."""
+        column = Int32(self.N)
+        if output < stages * self.tile_size_N:
+            tile = tiles.index(begin + output // self.tile_size_N, "N")
+            column = tile * self.tile_size_N + output % self.tile_size_N
+        return column
 
 
 def apply_fusion(fusion, value, fetched):
@@ -171,10 +180,11 @@ def load_rows(
     packed: cutlass.Constexpr,
 ):
     """Copy up to `rows` rows of a weight from row `first` on; fewer where the matrix ends."""
-    count = cutlass.min(matrix.shape[1] - first, rows)
+    count = cutlass.max(cutlass.min(matrix.shape[1] - first, rows), 0)
     source = matrix.iterator.toint() + Int64(first) * matrix.stride[1] * 2
     if const_expr(packed):
-        ring.load_bytes(stage, source, count * row_bytes, offset)
+        if count > 0:
+            ring.load_bytes(stage, source, count * row_bytes, offset)
     else:
         for row in cutlass.range_constexpr(rows):
             if row < count:
@@ -234,27 +244,28 @@ def normalise(
             total = total + fusion.statistic(rows[row][i])
         total = warp_sum(total)
         if lane == 0:
-            partial[warp, row, 0] = total
+            partial[warp, row, CHUNK] = total
     sync_compute_threads()
     for row in cutlass.range_constexpr(len(rows)):
-        total = add_segments(partial, warp // segments * segments, segments, row, 0)
+        total = add_segments(partial, warp // segments * segments, segments, row, CHUNK)
         scale = fusion.scale(total, k)
         for i in cutlass.range_constexpr(cute.size(rows[row])):
             weight = held[i // VECTOR][i % VECTOR]
             rows[row][i] = fusion.apply(rows[row][i], scale, weight)
-    sync_compute_threads()
 
 
 @cute.jit
 def multiply_segment(
     dtype: cutlass.Constexpr,
+    ring,
+    stage,
     address,
     rows: cutlass.Constexpr,
     lane,
     steps: cutlass.Constexpr,
     length: cutlass.Constexpr,
 ):
-    """Dot products of the lane's weights with its activations, one for each row of a."""
+    """Dot products of the lane's weights with its activations, one for each row of a; releases the stage."""
     vectors = []
     for step in cutlass.range_constexpr(steps):
         vector = cute.make_rmem_tensor((VECTOR,), dtype)
@@ -264,6 +275,7 @@ def multiply_segment(
             pointer = shared_pointer(dtype, address + step * (32 * VECTOR * 2), 16)
             cute.autovec_copy(cute.make_tensor(pointer, cute.make_layout(VECTOR)), vector)
         vectors.append(vector)
+    ring.release(stage)
     sums = []
     for row in cutlass.range_constexpr(len(rows)):
         parts = [Float32(0.0) for _ in range(4)]
@@ -291,12 +303,12 @@ def add_segments(partial, first, segments: int, row, number):
 
 
 @cute.jit
-def fetch_epilogue(epilogue: cutlass.Constexpr, row: cutlass.Constexpr, column, valid, rows, columns):
+def fetch_epilogue(epilogue: cutlass.Constexpr, row: cutlass.Constexpr, column, valid):
     """What the epilogues of one element read, before the product is there."""
     fetched = []
     for position in cutlass.range_constexpr(len(epilogue)):
         value = Float32(0.0)
-        if valid and row < rows and column < columns:
+        if valid:
             value = epilogue[position].fetch(0, row, column)
         fetched.append(value)
     return fetched

@@ -68,6 +68,8 @@ class Op:
         scalars: runtime scalars: float32, int32 or int64. Their values may change between runs.
         pipeline: pages in shared memory; None for none at all.
         targets: the architectures that the op claims.
+        first_warp_writes: threads 0..31 do every write of `compute` to global memory, after a barrier at which the
+            others had finished reading; dependents start without another barrier.
         throttled: `load` streams from memory at the card's rate, so the framework limits the bytes in flight.
         fusions: slots for prologues and epilogues: slot to what its "batch", "rows" and "columns" are among the dims.
         abi: the version of the Op ABI that the op was written for.
@@ -84,6 +86,7 @@ class Op:
     abi: ClassVar[tuple[int, int]] = (0, 1)
 
     throttled: ClassVar[bool] = False
+    first_warp_writes: ClassVar[bool] = False
     fusions: ClassVar[Mapping[str, Mapping[str, str]]] = MappingProxyType({})
 
     #: Fusions that this class has in its slots, made by `fused`.

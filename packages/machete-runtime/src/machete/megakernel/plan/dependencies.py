@@ -84,6 +84,12 @@ def _overlapping_views(
     return dict(neighbours)
 
 
+def reads_loaded(consumer: Sequence[Access], hazards: Iterable[Hazard]) -> bool:
+    """Whether a producer writes something that the consumer's `load` reads, which copies through another proxy."""
+    loaded = {access.tensor for access in consumer if access.loaded}
+    return any(kind == "RAW" and tensor in loaded for kind, _, tensor in hazards)
+
+
 def reduce_hazards(hazards: Hazards) -> tuple[Dependency, ...]:
     """The dependencies that the others do not imply: the transitive reduction, in order of consumer."""
     ancestors: dict[int, int] = {}  # op -> bit set

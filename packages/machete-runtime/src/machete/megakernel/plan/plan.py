@@ -16,7 +16,7 @@ from machete.megakernel.abi.op import check_claimed
 from machete.megakernel.abi.scheduled import ScheduledOp
 from machete.megakernel.abi.target import Target
 from machete.megakernel.plan import serial, verification
-from machete.megakernel.plan.dependencies import Dependency, find_hazards, reduce_hazards
+from machete.megakernel.plan.dependencies import Dependency, find_hazards, reads_loaded, reduce_hazards
 from machete.megakernel.plan.kinds import Kind, kinds_of
 from machete.megakernel.plan.memory import Access, accesses_of
 from machete.megakernel.plan.queues import Queues, build_queues
@@ -61,6 +61,7 @@ class Plan:
         counters: for each op the counter that its finished ranges add to, or -1 if nobody waits for it.
         waits: for each op what it waits for.
         loader_waits: for each op whether something that `load` reads is written by an earlier op.
+        fences: for each op whether a later op loads what it writes, by copies that need a proxy fence before them.
         shared: the shared memory of each CTA.
     """
 
@@ -73,6 +74,7 @@ class Plan:
     counters: tuple[int, ...]
     waits: tuple[tuple[Wait, ...], ...]
     loader_waits: tuple[bool, ...]
+    fences: tuple[bool, ...]
     shared: SharedLayout
 
     @classmethod
@@ -107,7 +109,14 @@ class Plan:
             producer = dependency.producer
             signals = kinds[kind_of_op[producer]].signals_per_range
             waits[dependency.consumer].append((counter_of[producer], int(ranges[producer]) * signals))
-        loaded = [{access.tensor for access in op if access.loaded} for op in accesses]
+        # Of all hazards, not the reduced ones: an edge that others imply is still a reason to wait, and to fence.
+        loads = [
+            (producer, consumer)
+            for consumer, found in hazards.items()
+            for producer, pairs in found.items()
+            if reads_loaded(accesses[consumer], pairs)
+        ]
+        loaded_by, loads_from = {producer for producer, _ in loads}, {consumer for _, consumer in loads}
         return cls(
             target=target,
             num_sms=num_sms,
@@ -120,15 +129,8 @@ class Plan:
             queues=queues,
             counters=tuple(counter_of.get(op, -1) for op in range(len(ops))),
             waits=tuple(map(tuple, waits)),
-            # Of all hazards, not the reduced ones: an edge that others imply is still a reason to wait.
-            loader_waits=tuple(
-                any(
-                    kind == "RAW" and tensor in loaded[op]
-                    for found in hazards[op].values()
-                    for kind, _, tensor in found
-                )
-                for op in range(len(ops))
-            ),
+            loader_waits=tuple(op in loads_from for op in range(len(ops))),
+            fences=tuple(op in loaded_by for op in range(len(ops))),
             shared=SharedLayout.build(kinds, target),
         )
 

@@ -16,6 +16,7 @@ from machete.megakernel.plan.queues import COUNT, FIRST, OP, STEP
 
 MAX_WAITS = 0xFFFF
 LOADER_WAITS = 1 << 16
+FENCES = 1 << 17
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,7 +26,8 @@ class Program:
     Attributes:
         queue_begin: int32[SMs + 1]; SM s runs rows queue_begin[s] to queue_begin[s + 1].
         rows: int32[instructions, 8]: kind, op, first tile, number of tiles, step, first wait, number of waits
-            (plus 1 << 16 if the loader has to wait, too), counter to signal or -1.
+            (plus LOADER_WAITS if the loader has to wait, too, and FENCES if somebody loads what it writes), counter to
+            signal or -1.
         waits: int32[waits, 2]: counter, and the value that it has to reach.
         record_bytes: from one op's record to the next.
     """
@@ -48,7 +50,8 @@ class Program:
                 fix="join the outputs that it reads in fewer ops",
             )
         begins = np.concatenate([[0], np.cumsum(counts)])[:-1]
-        loader = np.array(plan.loader_waits, dtype=np.int64) * LOADER_WAITS
+        flags = np.array(plan.loader_waits, dtype=np.int64) * LOADER_WAITS
+        flags += np.array(plan.fences, dtype=np.int64) * FENCES
         queue = plan.queues.rows
         ops = queue[:, OP]
         columns = [
@@ -58,7 +61,7 @@ class Program:
             queue[:, COUNT],
             queue[:, STEP],
             begins[ops],
-            (counts | loader)[ops],
+            (counts | flags)[ops],
             np.array(plan.counters)[ops],
         ]
         return cls(

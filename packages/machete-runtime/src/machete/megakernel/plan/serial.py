@@ -41,6 +41,7 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
         "counters": list(plan.counters),
         "waits": [[list(wait) for wait in waits] for waits in plan.waits],
         "loader_waits": list(plan.loader_waits),
+        "fences": list(plan.fences),
         "shared": asdict(plan.shared),
     }
 
@@ -67,6 +68,7 @@ def plan_from_dict(data: dict[str, Any]) -> Plan:
         counters=tuple(data["counters"]),
         waits=tuple(tuple((counter, least) for counter, least in waits) for waits in data["waits"]),
         loader_waits=tuple(data["loader_waits"]),
+        fences=tuple(data["fences"]),
         shared=SharedLayout(**data["shared"]),
     )
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from machete.megakernel.abi.errors import PlanError
-from machete.megakernel.plan.dependencies import closure, find_hazards
+from machete.megakernel.plan.dependencies import closure, find_hazards, reads_loaded
 from machete.megakernel.plan.queues import COUNT, FIRST, OP, STEP
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def _name(plan: Plan, op: int) -> str:
 
 def _verify_sizes(plan: Plan) -> None:
     num_ops = len(plan.ops)
-    for field in ("counters", "waits", "loader_waits"):
+    for field in ("counters", "waits", "loader_waits", "fences"):
         if len(getattr(plan, field)) != num_ops:
             raise _fail(f"{len(getattr(plan, field))} {field} for {num_ops} ops", "plan", "there is one for each op")
     for index, op in enumerate(plan.ops):
@@ -127,7 +127,6 @@ def _verify_counters(plan: Plan) -> dict[int, set[int]]:
 def _verify_order(plan: Plan, full: dict[int, set[int]]) -> None:
     ancestors = closure(len(plan.ops), full)
     for consumer, found in find_hazards([op.accesses for op in plan.ops]).items():
-        loaded = {access.tensor for access in plan.ops[consumer].accesses if access.loaded}
         for producer, hazards in found.items():
             kind, theirs, mine = min(hazards)
             pair = f"{_name(plan, producer)} and {_name(plan, consumer)}"
@@ -137,13 +136,12 @@ def _verify_order(plan: Plan, full: dict[int, set[int]]) -> None:
                     "waits",
                     "they touch common memory, and one of them writes",
                 )
-            read = [mine for kind, _, mine in hazards if kind == "RAW" and mine in loaded]
-            if read and not plan.loader_waits[consumer]:
-                raise _fail(
-                    f"the loader of {_name(plan, consumer)} does not wait for {_name(plan, producer)}",
-                    "loader_waits",
-                    f"it loads `{read[0]}`, which that op writes",
-                )
+            if reads_loaded(plan.ops[consumer].accesses, hazards):
+                what = f"{_name(plan, consumer)} loads what {_name(plan, producer)} writes"
+                if not plan.loader_waits[consumer]:
+                    raise _fail(f"the loader of {_name(plan, consumer)} does not wait", "loader_waits", what)
+                if not plan.fences[producer]:
+                    raise _fail(f"{_name(plan, producer)} signals without a proxy fence", "fences", what)
 
 
 def _verify_progress(plan: Plan) -> None:
