@@ -1,0 +1,1 @@
+"""The device side: the loop, the page ring and the instructions, as CuTe DSL functions specialised by Python values."""

@@ -1,0 +1,1 @@
+"""Compiling a plan, binding tensors to it, and launching it: on a GPU or on a simulator."""
