@@ -370,7 +370,8 @@ class PersistentKernel:
             cute.arch.setmaxregister_decrease(OTHER_REGISTERS)
             if warp == CONTROLLER:
                 self._controller(base, begin, end, rows, records)
-                self._finish(counters, num_counters + 1)
+                if num_counters > 0:  # else nothing was counted, and nothing has to be reset
+                    self._finish(counters, num_counters + 1)
             if warp == WATCHER:
                 self._watcher(base, begin, end, waits, dependency_counters)
             if const_expr(self.loads):
