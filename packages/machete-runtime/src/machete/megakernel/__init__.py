@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from .abi.scheduled import ScheduledOp
     from .abi.target import Target, Throttle
     from .abi.tma import TmaBox
+    from .launch.library import RegisteredOp, register_op
     from .launch.megakernel import Megakernel, RunReport
+    from .launch.temporaries import temporary
     from .plan.plan import Plan
 else:
     __getattr__, __dir__ = lazy_exports(
@@ -25,7 +27,9 @@ else:
             ".abi.scheduled": ["ScheduledOp"],
             ".abi.target": ["Target", "Throttle"],
             ".abi.tma": ["TmaBox"],
+            ".launch.library": ["RegisteredOp", "register_op"],
             ".launch.megakernel": ["Megakernel", "RunReport"],
+            ".launch.temporaries": ["temporary"],
             ".plan.plan": ["Plan"],
         },
     )
@@ -38,9 +42,12 @@ __all__ = [
     "Op",
     "PipelineSpec",
     "Plan",
+    "RegisteredOp",
     "RunReport",
     "ScheduledOp",
     "Target",
     "Throttle",
     "TmaBox",
+    "register_op",
+    "temporary",
 ]

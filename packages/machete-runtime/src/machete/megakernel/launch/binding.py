@@ -6,6 +6,7 @@ nothing that it did not share memory with before, and add one difference to a pr
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -20,19 +21,17 @@ from machete.megakernel.abi.tensor import BULK_ALIGNMENT, TensorInfo, common_ali
 from .image import Image, word_of
 from .temporaries import ARENA
 
-Replacements = Iterable[tuple[torch.Tensor, torch.Tensor]]
-
 
 @dataclass(eq=False)
 class View:
     """Memory as ops see it.
 
-    `uses` are (op index, tensor name). `tensor` keeps the memory alive. `info` is as scheduled, `moved` how many bytes
-    further the view lies now.
+    `uses` are (op index, tensor name). `tensor` keeps the memory alive, if the binding does. `info` is as scheduled,
+    `moved` how many bytes further the view lies now.
     """
 
     info: TensorInfo
-    tensor: torch.Tensor
+    tensor: torch.Tensor | None
     written: bool = False
     uses: list[tuple[int, str]] = field(default_factory=list)
     moved: int = 0
@@ -55,12 +54,24 @@ class Change:
 class Slot(Change):
     """A tensor that can be replaced, with all views that lie in it (indices in `Binding.views`).
 
-    `info` is where it lies now. `held` is what changes if other tensor objects have the same memory: no words.
+    `info` is where it lies now. `held` is what changes if another tensor object has the same memory: no words. A slot
+    that borrows does not keep its tensor alive.
     """
 
     views: np.ndarray
     info: TensorInfo
     held: Change
+    borrows: bool = False
+
+    @cached_property
+    def members(self) -> frozenset[int]:
+        """The same views."""
+        return frozenset(self.views.tolist())
+
+
+#: A tensor that is passed anew for every run, as `Megakernel.argument` returns it.
+Argument = Slot
+Replacements = Iterable[tuple[torch.Tensor | Argument, torch.Tensor]]
 
 
 @dataclass(eq=False)
@@ -104,7 +115,7 @@ class Binding:
 
         Args:
             arguments: by the name that ops gave them; a tensor's name has to stand for one tensor.
-            replaced: pairs of a bound tensor and the one that takes its place.
+            replaced: pairs of a bound tensor, or its slot, and the one that takes its place.
 
         A tensor is replaced in every op that uses it, or a part of it, under whatever name.
         """
@@ -116,7 +127,11 @@ class Binding:
             else:
                 scalars += self._scalar_words(name, value)
         for old, new in replaced:
-            tensors[self.slot_of(TensorInfo.of("the tensor to replace", old), "Megakernel.run(replace=…)")] = new
+            if not isinstance(old, Slot):
+                old = self.slot_of(TensorInfo.of("the tensor to replace", old), "Megakernel.run(replace=…)")
+            elif self._slots.get(_key(old.info)) is not old:
+                raise _not_bound("the argument is not bound any more", "Megakernel.run(replace=…)")
+            tensors[old] = new
         changes: list[Change] = self.move(tensors)
         for scalar, word in scalars:
             self.image.words[scalar.positions] = word
@@ -131,9 +146,10 @@ class Binding:
             moved = self._checked(slot, tensor)
             if moved:
                 moves.append((slot, tensor, moved))
-            elif slot.tensor is not tensor:
+            elif slot.tensor is not tensor and not slot.borrows:
                 stay.append((slot, tensor))
         if moves:
+            _check_disjoint([slot for slot, _, _ in moves])
             begin, end = self._begin.copy(), self._end.copy()
             for slot, _, moved in moves:
                 begin[slot.views] += moved
@@ -153,13 +169,14 @@ class Binding:
         self._hold(slot, tensor)
         del self._slots[_key(slot.info)]
         slot.info = replace(slot.info, address=slot.info.address + moved)
-        moving = set(slot.views.tolist())
         for key, other in list(self._slots.items()):
-            if moving.intersection(other.views.tolist()):
+            if not slot.members.isdisjoint(other.members):
                 del self._slots[key]  # it holds other views of the same memory, and does not lie in one piece any more
         self._slots[_key(slot.info)] = slot
 
     def _hold(self, slot: Slot, tensor: torch.Tensor) -> None:
+        if slot.borrows:
+            return
         slot.tensor = slot.held.tensor = tensor
         for index in slot.views:
             self.views[index].tensor = tensor
@@ -255,15 +272,10 @@ class Binding:
                     why="the dependencies in the plan rest on which tensors share memory",
                     fix="replace the tensor that both are parts of",
                 )
-        if not inside or any(self.views[index].info.address >= ARENA for index in inside):
-            raise UnknownArgumentError(
-                what="the tensor to replace is not bound to any op" if not inside else "a temporary cannot be replaced",
-                where=where,
-                why="a bound tensor is known by its memory, shape and strides"
-                if not inside
-                else "the framework decides where temporaries lie",
-                fix="pass the tensor that the ops were scheduled with, or that took its place last",
-            )
+        if not inside:
+            raise _not_bound("the tensor to replace is not bound to any op", where)
+        if any(self.views[index].info.address >= ARENA for index in inside):
+            raise _not_bound("a temporary cannot be replaced", where)
         words = [word for index in inside for word in self.words(self.views[index])]
         slot = Slot(
             np.array(words, dtype=np.int64),
@@ -273,6 +285,15 @@ class Binding:
             Change(np.zeros(0, dtype=np.int64), None),
         )
         self._slots[_key(old)] = slot
+        return slot
+
+    def borrow(self, tensor: torch.Tensor) -> Slot:
+        """The slot of a bound tensor, which is not kept alive from now on."""
+        slot = self.slot_of(TensorInfo.of("the argument", tensor), "Megakernel.argument")
+        slot.borrows = True
+        slot.tensor = None
+        for index in slot.views:
+            self.views[index].tensor = None
         return slot
 
     def _scalar_words(self, name: str, value: object) -> list[tuple[Scalar, int]]:
@@ -294,6 +315,28 @@ class Binding:
             why=f"the ops of this kernel have {listing(known)}",
             fix="use one of these names: tensors for tensors, numbers for scalars",
         )
+
+
+def _check_disjoint(slots: Sequence[Slot]) -> None:
+    if len(slots) > 1 and len(frozenset().union(*(slot.members for slot in slots))) < sum(
+        len(slot.members) for slot in slots
+    ):
+        raise OverlapError(
+            what="tensors to replace are parts of one another",
+            where="Megakernel.run",
+            why="each bound tensor is replaced once",
+            fix="replace the tensor that the others are parts of",
+        )
+
+
+def _not_bound(what: str, where: str) -> UnknownArgumentError:
+    return UnknownArgumentError(
+        what=what,
+        where=where,
+        why="a bound tensor is known by its memory, shape and strides; copies, and views of other memory, are not it",
+        fix="pass a tensor that an op was scheduled with, one that such tensors are parts of, or the one that took its "
+        "place last",
+    )
 
 
 def _views(ops: Sequence[ScheduledOp]) -> list[View]:

@@ -17,7 +17,7 @@ from machete.megakernel.plan.plan import Plan
 
 from . import tensormap
 from .artefact import Artefact
-from .binding import Binding, Change, Replacements
+from .binding import Argument, Binding, Change, Replacements
 from .extents import Extents
 from .image import Image
 from .state import LaunchState, Tables
@@ -157,6 +157,16 @@ class Megakernel:
         return self._run(bound, sync, progress)
 
     __call__ = run
+
+    def argument(self, tensor: torch.Tensor) -> Argument:
+        """Declare a bound tensor to be an argument: what stands for it in `run(replace=[(argument, other)])` for good.
+
+        Unlike bound tensors, arguments are not kept alive by the kernel: pass them anew for every run, and have them
+        outlive it in stream order, as with any torch op.
+        """
+        bound = self._bound or self._bind()
+        with self._lock:
+            return bound.binding.borrow(tensor)
 
     def _run(self, bound: "_Bound", sync: bool, progress: Callable[[int, int], None] | None) -> RunReport:
         if self.simulated:

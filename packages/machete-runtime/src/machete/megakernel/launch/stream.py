@@ -75,7 +75,7 @@ class StreamLaunchers:
         with self._lock:
             if stream not in self.on:
                 for tensor in (*self._tables.tensors, *(view.tensor for view in self._views)):
-                    if tensor.is_cuda:
+                    if tensor is not None and tensor.is_cuda:
                         use_on_current_stream(tensor)
                 self.on[stream] = self._launcher(self._make_state(), stream)
             return self.on[stream]

@@ -1,0 +1,131 @@
+"""Small ops that the launch tests share, as fixtures: test modules cannot import each other."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import cutlass
+import cutlass.cute as cute
+import pytest
+import torch
+
+from machete.megakernel import Op, PipelineSpec
+
+
+class Scale(Op):
+    """y = factor * x."""
+
+    reads = {"x": (None, ("N",))}
+    writes = {"y": (None, ("N",))}
+    tile = ("N",)
+    scalars = {"factor": torch.float32}
+
+    @classmethod
+    def schedule(cls, *, x, y, factor=2.0, tile_n=256):
+        return [cls._schedule_single(tile_sizes={"N": tile_n}, x=x, y=y, factor=factor)]
+
+    @cute.jit
+    def compute(self, tile_N, x, y, factor):
+        for i in cutlass.range(cute.arch.thread_idx()[0], self.tile_size_N, self.threads_per_row):
+            n = tile_N * self.tile_size_N + i
+            if n < self.N:
+                y[n] = x[n] * factor
+
+
+class Add(Op):
+    """z = x + y, through the page ring."""
+
+    reads = {"x": (torch.float32, ("N",)), "y": (torch.float32, ("N",))}
+    writes = {"z": (torch.float32, ("N",))}
+    tile = ("N",)
+    pipeline = PipelineSpec.streaming(input_stages=3, output_stages=2, stage_pages=2, page_bytes=1024)
+
+    @classmethod
+    def schedule(cls, *, x, y, z):
+        return [cls._schedule_single(tile_sizes={"N": 256}, x=x, y=y, z=z)]
+
+    @cute.jit
+    def load(self, ring, tile_N, x, y):
+        first = tile_N * self.tile_size_N
+        count = cutlass.min(self.tile_size_N, self.N - first)
+        stage = ring.acquire()
+        ring.load_span(stage, x, first, count)
+        ring.load_span(stage, y, first, count, offset=1024)
+        ring.commit(stage)
+
+    @cute.jit
+    def compute(self, ring, tile_N):
+        stage = ring.wait()
+        sX = stage.tensor(self.x_dtype, cute.make_layout(self.tile_size_N))
+        sY = stage.tensor(self.y_dtype, cute.make_layout(self.tile_size_N), offset=1024)
+        count = cutlass.min(self.tile_size_N, self.N - tile_N * self.tile_size_N)
+        for i in cutlass.range(cute.arch.thread_idx()[0], count, self.threads_per_row):
+            sX[i] = sX[i] + sY[i]
+        ring.forward(stage)
+
+    @cute.jit
+    def store(self, ring, tile_N, z):
+        first = tile_N * self.tile_size_N
+        stage = ring.wait()
+        ring.store_span(stage, z, first, cutlass.min(self.tile_size_N, self.N - first))
+        ring.release(stage)
+
+
+class Outer(Op):
+    """z[m, n] = x[m] * y[n], tiled both ways."""
+
+    reads = {"x": (None, ("M",)), "y": (None, ("N",))}
+    writes = {"z": (None, ("M", "N"))}
+    tile = ("M", "N")
+
+    @classmethod
+    def schedule(cls, *, x, y, z):
+        return [cls._schedule_single(tile_sizes={"M": 4, "N": 64}, x=x, y=y, z=z)]
+
+    @cute.jit
+    def compute(self, tile_M, tile_N, x, y, z):
+        for i in cutlass.range(cute.arch.thread_idx()[0], self.tile_size_M * self.tile_size_N, self.threads_per_row):
+            m = tile_M * self.tile_size_M + i // self.tile_size_N
+            n = tile_N * self.tile_size_N + i % self.tile_size_N
+            if m < self.M and n < self.N:
+                z[m, n] = x[m] * y[n]
+
+
+class Take(Op):
+    """y[n] = table[index[n]] for n < length: what to take, and how much, is known on the device only."""
+
+    reads = {"table": (None, ("V",)), "index": (torch.int32, ("N",)), "length": (torch.int32, ("one",))}
+    writes = {"y": (None, ("N",))}
+    tile = ("N",)
+
+    @classmethod
+    def schedule(cls, *, table, index, length, y):
+        return [cls._schedule_single(tile_sizes={"N": 128}, table=table, index=index, length=length, y=y)]
+
+    @cute.jit
+    def compute(self, tile_N, table, index, length, y):
+        for i in cutlass.range(cute.arch.thread_idx()[0], self.tile_size_N, self.threads_per_row):
+            n = tile_N * self.tile_size_N + i
+            if n < cutlass.min(self.N, length[0]):
+                y[n] = table[index[n]]
+
+
+class Place(Op):
+    """y[position] = x, both of rank 0."""
+
+    reads = {"x": (None, ()), "position": (torch.int64, ())}
+    writes = {"y": (None, ("N",))}
+
+    @classmethod
+    def schedule(cls, *, x, position, y):
+        return [cls._schedule_single(x=x, position=position, y=y)]
+
+    @cute.jit
+    def compute(self, x, position, y):
+        if cute.arch.thread_idx()[0] == 0:
+            y[position[()]] = x[()]
+
+
+@pytest.fixture
+def op_classes() -> SimpleNamespace:
+    return SimpleNamespace(Scale=Scale, Add=Add, Outer=Outer, Take=Take, Place=Place)
