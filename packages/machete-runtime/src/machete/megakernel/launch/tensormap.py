@@ -14,6 +14,7 @@ from machete.megakernel.abi.tensor import TensorInfo
 from machete.megakernel.abi.tma import TmaBox
 
 DESCRIPTOR_BYTES = 128
+STRIDE_BYTES = 16  # strides are multiples of this, also along dims of extent 1
 
 _TYPE_CODES = {
     torch.uint8: 0,
@@ -30,19 +31,23 @@ _TYPE_CODES = {
     torch.bfloat16: 10,
 }
 _SWIZZLE_CODES = {0: 0, 32: 1, 64: 2, 128: 3}
-_ALWAYS_SET = 1 << 18
-_LARGE_TENSOR = 1 << 21  # the tensor spans at least 128 KiB
-_LARGE_BYTES = 128 * 1024
+_L2_PROMOTION_256B = 3 << 17
+
+
+def _strides(info: TensorInfo) -> list[int]:
+    """Bytes from one element to the next along each dim, innermost first; where nothing steps, a value that is valid."""
+    strides = []
+    for extent, stride in zip(info.shape[::-1], info.strides[::-1], strict=True):
+        strides.append(stride * info.itemsize if extent > 1 else STRIDE_BYTES)
+    return strides
 
 
 def encode(info: TensorInfo, box: TmaBox) -> np.ndarray:
     """The descriptor of `info` moved in boxes of `box`, as uint64[16]."""
     rank = len(info.shape)
     shape, extents = info.shape[::-1], box.box[::-1]  # innermost first from here on
-    strides = [stride * info.itemsize for stride in info.strides[::-1]]
-    flags = (rank - 1) << 4 | _TYPE_CODES[info.dtype] << 7 | _SWIZZLE_CODES[box.swizzle] << 13 | _ALWAYS_SET
-    if info.itemsize * int(np.prod(shape, dtype=object)) >= _LARGE_BYTES:
-        flags |= _LARGE_TENSOR
+    strides = _strides(info)
+    flags = (rank - 1) << 4 | _TYPE_CODES[info.dtype] << 7 | _SWIZZLE_CODES[box.swizzle] << 13 | _L2_PROMOTION_256B
     words = [0] * 16
     words[0] = info.address
 
@@ -82,7 +87,7 @@ def encode_with_driver(info: TensorInfo, box: TmaBox) -> np.ndarray:
         64: driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_64B,
         128: driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
     }[box.swizzle]
-    strides = [stride * info.itemsize for stride in info.strides[::-1]]
+    strides = _strides(info)
     error, descriptor = driver.cuTensorMapEncodeTiled(
         element,
         len(info.shape),
