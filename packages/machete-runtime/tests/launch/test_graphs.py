@@ -9,175 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import cutlass
-import cutlass.cute as cute
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from machete.megakernel import Megakernel, Op, PipelineSpec, ScheduledOp
-
-
-class Scale(Op):
-    """y = factor * x, compute only."""
-
-    reads = {"x": (None, ("N",))}
-    writes = {"y": (None, ("N",))}
-    tile = ("N",)
-    scalars = {"factor": torch.float32}
-
-    @classmethod
-    def schedule(cls, *, x, y, factor=2.0, tile_n=256):
-        return [cls._schedule_single(tile_sizes={"N": tile_n}, x=x, y=y, factor=factor)]
-
-    @cute.jit
-    def compute(self, tile_N, x, y, factor):
-        for i in cutlass.range(cute.arch.thread_idx()[0], self.tile_size_N, self.threads_per_row):
-            n = tile_N * self.tile_size_N + i
-            if n < self.N:
-                y[n] = x[n] * factor
-
-
-class Accumulate(Op):
-    """y += x, in place."""
-
-    reads = {"x": (None, ("N",)), "y": (None, ("N",))}
-    writes = {"y": (None, ("N",))}
-    tile = ("N",)
-
-    @classmethod
-    def schedule(cls, *, x, y, tile_n=128):
-        return [cls._schedule_single(tile_sizes={"N": tile_n}, x=x, y=y)]
-
-    @cute.jit
-    def compute(self, tile_N, x, y):
-        for i in cutlass.range(cute.arch.thread_idx()[0], self.tile_size_N, self.threads_per_row):
-            n = tile_N * self.tile_size_N + i
-            if n < self.N:
-                y[n] = y[n] + x[n]
-
-
-class RowSum(Op):
-    """s[m] = sum of x[m, :], tiled by rows: many to one."""
-
-    reads = {"x": (None, ("M", "K"))}
-    writes = {"s": (None, ("M",))}
-    tile = ("M",)
-
-    @classmethod
-    def schedule(cls, *, x, s, tile_m=32):
-        return [cls._schedule_single(tile_sizes={"M": tile_m}, x=x, s=s)]
-
-    @cute.jit
-    def compute(self, tile_M, x, s):
-        row = tile_M * self.tile_size_M + cute.arch.thread_idx()[0]
-        if cute.arch.thread_idx()[0] < self.tile_size_M and row < self.M:
-            total = cutlass.Float32(0.0)
-            for k in cutlass.range(self.K, unroll=1):
-                total = total + x[row, k]
-            s[row] = total
-
-
-class Spread(Op):
-    """y[m, n] = x[m] + y0[n], tiled both ways: one to many."""
-
-    reads = {"x": (None, ("M",)), "y0": (None, ("N",))}
-    writes = {"y": (None, ("M", "N"))}
-    tile = ("M", "N")
-
-    @classmethod
-    def schedule(cls, *, x, y0, y, tile_m=16, tile_n=64):
-        return [cls._schedule_single(tile_sizes={"M": tile_m, "N": tile_n}, x=x, y0=y0, y=y)]
-
-    @cute.jit
-    def compute(self, tile_M, tile_N, x, y0, y):
-        for i in cutlass.range(cute.arch.thread_idx()[0], self.tile_size_M * self.tile_size_N, self.threads_per_row):
-            m = tile_M * self.tile_size_M + i // self.tile_size_N
-            n = tile_N * self.tile_size_N + i % self.tile_size_N
-            if m < self.M and n < self.N:
-                y[m, n] = x[m] + y0[n]
-
-
-class StreamAdd(Op):
-    """y = x + z through the page ring."""
-
-    reads = {"x": (torch.float32, ("N",)), "z": (torch.float32, ("N",))}
-    writes = {"y": (torch.float32, ("N",))}
-    tile = ("N",)
-    pipeline = PipelineSpec.streaming(input_stages=3, output_stages=2, stage_pages=2, page_bytes=1024)
-
-    @classmethod
-    def schedule(cls, *, x, z, y):
-        return [cls._schedule_single(tile_sizes={"N": 256}, x=x, z=z, y=y)]
-
-    @cute.jit
-    def load(self, ring, tile_N, x, z):
-        first = tile_N * self.tile_size_N
-        count = cutlass.min(self.tile_size_N, self.N - first)
-        stage = ring.acquire()
-        ring.load_span(stage, x, first, count)
-        ring.load_span(stage, z, first, count, offset=1024)
-        ring.commit(stage)
-
-    @cute.jit
-    def compute(self, ring, tile_N):
-        stage = ring.wait()
-        sX = stage.tensor(self.x_dtype, cute.make_layout(self.tile_size_N))
-        sZ = stage.tensor(self.z_dtype, cute.make_layout(self.tile_size_N), offset=1024)
-        for i in cutlass.range(
-            cute.arch.thread_idx()[0],
-            cutlass.min(self.tile_size_N, self.N - tile_N * self.tile_size_N),
-            self.threads_per_row,
-        ):
-            sX[i] = sX[i] + sZ[i]
-        ring.forward(stage)
-
-    @cute.jit
-    def store(self, ring, tile_N, y):
-        first = tile_N * self.tile_size_N
-        stage = ring.wait()
-        ring.store_span(stage, y, first, cutlass.min(self.tile_size_N, self.N - first))
-        ring.release(stage)
-
-
-class StreamTotal(Op):
-    """s[0] = sum of x: one tile, many stages, an accumulator in registers across all of `compute`.
-
-    Its stages are of one page: another size than `StreamAdd`'s, in the same ring.
-    """
-
-    reads = {"x": (torch.float32, ("N",))}
-    writes = {"s": (torch.float32, ("one",))}
-    tile = ("one",)
-    pipeline = PipelineSpec.streaming(input_stages=4, stage_pages=1, page_bytes=1024)
-
-    @classmethod
-    def schedule(cls, *, x, s):
-        return [cls._schedule_single(tile_sizes={"one": 1}, x=x, s=s)]
-
-    @cute.jit
-    def load(self, ring, x):
-        for chunk in cutlass.range((self.N + 255) // 256, unroll=1):
-            stage = ring.acquire()
-            ring.load_span(stage, x, chunk * 256, cutlass.min(256, self.N - chunk * 256))
-            ring.commit(stage)
-
-    @cute.jit
-    def compute(self, ring, s):
-        total = cutlass.Float32(0.0)
-        for chunk in cutlass.range((self.N + 255) // 256, unroll=1):
-            stage = ring.wait()
-            sX = stage.tensor(self.x_dtype, cute.make_layout(256))
-            for i in cutlass.range(
-                cute.arch.thread_idx()[0] % 32, cutlass.min(256, self.N - chunk * 256), 32, unroll=1
-            ):
-                total = total + sX[i]
-            ring.release(stage)
-        for shift in cutlass.range_constexpr(5):
-            total = total + cute.arch.shuffle_sync_bfly(total, 16 >> shift)
-        if cute.arch.thread_idx()[0] == 0:
-            s[0] = total
+from machete.megakernel import Megakernel, ScheduledOp
+from small_ops import Accumulate, ReverseTiles, RowSum, Scale, Spread, StreamAdd, StreamTotal
 
 
 def integers(*shape: int, device: str) -> torch.Tensor:
@@ -278,6 +116,15 @@ def test_many_to_one_and_one_to_many(arch: str, device: str) -> None:
     expected = (x.sum(1) + v)[:, None] + w
     assert torch.equal(y, expected)
     assert torch.equal(total, expected.sum(1))
+
+
+@pytest.mark.parametrize("n", [64, 1000])
+def test_scratch_page(arch: str, device: str, n: int) -> None:
+    x, y, z = integers(n, device=device), poisoned(n, device=device), poisoned(n, device=device)
+    run(ReverseTiles.schedule(x=x, y=y) + ReverseTiles.schedule(x=y, y=z), arch, device, num_sms=2)
+    whole = n // 64 * 64
+    assert torch.equal(y[:whole], x[:whole].view(-1, 64).flip(1).reshape(-1))
+    assert torch.equal(z, x)
 
 
 def test_stages_of_two_sizes_in_one_ring(arch: str, device: str) -> None:

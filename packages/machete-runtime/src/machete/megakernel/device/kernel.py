@@ -45,8 +45,8 @@ def _call(method, arguments):
 class PersistentKernel:
     """Traceable kernel for a set of kinds and a shared-memory layout; everything else is data."""
 
-    def __init__(self, kinds: tuple[Kind, ...], layout: SharedLayout, throttle: Throttle, num_sms: int) -> None:
-        self.kinds, self.layout, self.throttle, self.num_sms = kinds, layout, throttle, num_sms
+    def __init__(self, kinds: tuple[Kind, ...], layout: SharedLayout, throttle: Throttle) -> None:
+        self.kinds, self.layout, self.throttle = kinds, layout, throttle
         self.loads = any("load" in kind.declaration.phases for kind in kinds)
         self.stores = any("store" in kind.declaration.phases for kind in kinds)
         self.throttles = any(kind.op.throttled for kind in kinds)
@@ -335,7 +335,7 @@ class PersistentKernel:
         last = Int32(0)
         if lane == 0:
             before = ptx.counter_fetch_add(counters)
-            if Int32(before) == self.num_sms - 1:
+            if Int32(before) == cute.arch.grid_dim()[0] - 1:
                 last = Int32(1)
         last = cute.arch.shuffle_sync(last, 0)
         if last == 1:
@@ -405,7 +405,7 @@ class PersistentKernel:
     ):
         """The host side that `cute.compile` wants; machete launches the compiled kernel itself."""
         self.kernel(queue_begin, rows, waits, records, descriptors, num_descriptors, counters, num_counters).launch(
-            grid=[self.num_sms, 1, 1],
+            grid=[1, 1, 1],  # whoever launches the compiled kernel decides
             block=[THREADS, 1, 1],
             smem=self.layout.total_bytes,
             min_blocks_per_mp=1,

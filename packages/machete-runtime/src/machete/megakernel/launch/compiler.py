@@ -1,7 +1,7 @@
 """Trace and compile a persistent kernel: kinds and a shared-memory layout in, PTX and cubin out. Needs no GPU.
 
 CuTe DSL is used as the device compiler only. Kernels are kept in the process by what identifies their code: kinds,
-layout, target and grid size; extents, strides and addresses are data and play no part.
+layout and target; extents, strides and addresses are data and play no part.
 """
 
 import logging
@@ -30,16 +30,16 @@ _cache: dict[tuple, Artefact] = {}
 _lock = threading.Lock()  # the DSL keeps trace state in module globals
 
 
-def compile_kernel(kinds: tuple[Kind, ...], layout: SharedLayout, target: Target, num_sms: int) -> Artefact:
+def compile_kernel(kinds: tuple[Kind, ...], layout: SharedLayout, target: Target) -> Artefact:
     """Compile for `target`, or return what this process compiled before."""
-    key = (tuple(kind.key for kind in kinds), layout, target, num_sms)
+    key = (tuple(kind.key for kind in kinds), layout, target)
     with _lock:
         if key not in _cache:
-            _cache[key] = _compile(kinds, layout, target, num_sms)
+            _cache[key] = _compile(kinds, layout, target)
         return _cache[key]
 
 
-def _compile(kinds: tuple[Kind, ...], layout: SharedLayout, target: Target, num_sms: int) -> Artefact:
+def _compile(kinds: tuple[Kind, ...], layout: SharedLayout, target: Target) -> Artefact:
     names = ", ".join(sorted({kind.op.__name__ for kind in kinds}))
     logger.info("compiling %d kind(s) for %s: %s", len(kinds), target.name, names)
     started = time.perf_counter()
@@ -56,7 +56,7 @@ def _compile(kinds: tuple[Kind, ...], layout: SharedLayout, target: Target, num_
     )
     with tempfile.TemporaryDirectory(prefix="machete-compile-") as folder:
         compiled = cute.compile(
-            PersistentKernel(kinds, layout, target.throttle, num_sms).launch,
+            PersistentKernel(kinds, layout, target.throttle).launch,
             *arguments,
             options=f"--gpu-arch {target.name} --keep-ptx --keep-cubin --generate-line-info --dump-dir {folder}",
         )

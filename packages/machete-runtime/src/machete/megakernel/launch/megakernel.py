@@ -123,7 +123,7 @@ class Megakernel:
         if self._artefact is None:
             from .compiler import compile_kernel
 
-            self._artefact = compile_kernel(self.plan.kinds, self.plan.shared, self.target, self.plan.num_sms)
+            self._artefact = compile_kernel(self.plan.kinds, self.plan.shared, self.target)
         return self._artefact
 
     def run(

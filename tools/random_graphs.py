@@ -1,0 +1,151 @@
+"""Random graphs of small ops in one kernel, compared bit for bit with running the ops one after another in torch.
+
+    python tools/random_graphs.py --count 10000                 # on the simulator, for every target in turn
+    python tools/random_graphs.py --count 500 --device cuda     # on the card
+
+Streaming, scratch-page and compute-only ops are mixed, over views of shared buffers. Every graph begins with an empty
+op of each kind, so all graphs of a target share one compiled kernel and only the plan differs.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+import typer
+from rich.console import Console
+from rich.progress import Progress
+
+from machete.megakernel import Megakernel, ScheduledOp
+from small_ops import Accumulate, ReverseTiles, RowSum, Scale, Spread, StreamAdd, StreamTotal
+
+ROWS, COLUMNS = 24, 40
+LENGTH = ROWS * COLUMNS  # elements of a buffer
+BUFFERS = 6
+ALIGNED = 4  # elements in 16 bytes: where bulk copies may begin
+
+
+@dataclass(frozen=True)
+class Step:
+    """One op of a graph: its kind, its views as (buffer, first element, elements), and its scalar."""
+
+    kind: str
+    views: tuple[tuple[int, int, int], ...]
+    factor: int
+
+
+def draw(generator: random.Random, most: int = 9) -> list[Step]:
+    """A graph of 1 to `most` ops."""
+    return [_step(generator) for _ in range(generator.randint(1, most))]
+
+
+def _span(generator: random.Random, buffer: int, length: int) -> tuple[int, int, int]:
+    return buffer, ALIGNED * generator.randint(0, (LENGTH - length) // ALIGNED), length
+
+
+def _step(generator: random.Random) -> Step:
+    kind = generator.choice(sorted(KINDS))
+    # Inputs and outputs of one op lie in different buffers: an op may not overwrite what another of its tiles reads.
+    buffers = generator.sample(range(BUFFERS), 3)
+    if kind in ("row sum", "spread"):
+        rows = ALIGNED * generator.randint(1, ROWS // ALIGNED)
+        lengths = [rows * COLUMNS, rows, COLUMNS]
+    elif kind == "total":
+        lengths = [generator.randint(1, LENGTH), 1, 1]
+    else:
+        lengths = [generator.randint(1, LENGTH)] * 3
+    views = tuple(_span(generator, buffer, length) for buffer, length in zip(buffers, lengths, strict=True))
+    return Step(kind, views, generator.randint(-3, 3))
+
+
+def _matrix(x: torch.Tensor) -> torch.Tensor:
+    return x.view(-1, COLUMNS)
+
+
+def _reversed(x: torch.Tensor) -> torch.Tensor:
+    whole = len(x) // 64 * 64
+    return torch.cat([x[:whole].view(-1, 64).flip(1).reshape(-1), x[whole:]])
+
+
+Make = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, int], list[ScheduledOp]]
+Act = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, int], object]
+KINDS: dict[str, tuple[Make, Act]] = {
+    "scale": (
+        lambda x, y, z, f: Scale.schedule(x=x, y=y, factor=float(f), tile_n=96),
+        lambda x, y, z, f: y.copy_(x * f),
+    ),
+    "accumulate": (lambda x, y, z, f: Accumulate.schedule(x=x, y=y), lambda x, y, z, f: y.add_(x)),
+    "row sum": (
+        lambda x, y, z, f: RowSum.schedule(x=_matrix(x), s=y, tile_m=8),
+        lambda x, y, z, f: y.copy_(_matrix(x).sum(1)),
+    ),
+    "spread": (
+        lambda x, y, z, f: Spread.schedule(x=y, y0=z, y=_matrix(x)),
+        lambda x, y, z, f: x.copy_((y[:, None] + z).reshape(-1)),
+    ),
+    "stream": (lambda x, y, z, f: StreamAdd.schedule(x=x, z=z, y=y), lambda x, y, z, f: y.copy_(x + z)),
+    "total": (lambda x, y, z, f: StreamTotal.schedule(x=x, s=y), lambda x, y, z, f: y.copy_(x.sum())),
+    "reverse": (lambda x, y, z, f: ReverseTiles.schedule(x=x, y=y), lambda x, y, z, f: y.copy_(_reversed(x))),
+}
+
+
+def _first(device: str) -> list[ScheduledOp]:
+    """An op of every kind that does nothing: it reads and writes no elements."""
+    ops: list[ScheduledOp] = []
+    for kind in sorted(KINDS):
+        empty = torch.empty(0, device=device)
+        one = torch.zeros(1, device=device)
+        if kind == "total":
+            # Its one tile cannot be empty; it adds up no elements into a tensor of its own.
+            ops += StreamTotal.schedule(x=empty, s=one)
+        elif kind == "spread":
+            ops += Spread.schedule(x=empty, y0=torch.empty(COLUMNS, device=device), y=_matrix(empty))
+        else:
+            ops += KINDS[kind][0](empty, empty, empty, 1)
+    return ops
+
+
+def check(steps: list[Step], seed: int, device: str, arch: str | None, num_sms: int) -> Megakernel:
+    """Run a graph both ways on random integers; an AssertionError says which buffer differs."""
+    torch.manual_seed(seed)
+    buffers = [torch.randint(-4, 5, (LENGTH,)).to(device=device, dtype=torch.float32) for _ in range(BUFFERS)]
+    expected = [buffer.clone() for buffer in buffers]
+    ops = _first(device)
+    for step in steps:
+        make, act = KINDS[step.kind]
+        ops += make(*(buffers[b][first : first + n] for b, first, n in step.views), step.factor)
+        act(*(expected[b][first : first + n] for b, first, n in step.views), step.factor)
+    kernel = Megakernel(ops, arch=arch, num_sms=num_sms, seed=seed)
+    kernel.run()
+    for number, (got, want) in enumerate(zip(buffers, expected, strict=True)):
+        assert torch.equal(got, want), f"buffer {number} differs, seed {seed}: {steps}"
+    return kernel
+
+
+def main(
+    count: Annotated[int, typer.Option(help="Graphs to run.")] = 100,
+    device: Annotated[str, typer.Option(help="cpu for the simulator, or cuda.")] = "cpu",
+    seed: Annotated[int, typer.Option(help="Of the first graph.")] = 0,
+) -> None:
+    """Run random graphs; stops at the first that differs."""
+    arches = ["sm_90a", "sm_100a", "sm_120a"] if device == "cpu" else [None]
+    started, ops = time.perf_counter(), 0
+    with Progress() as progress:
+        task = progress.add_task("random graphs", total=count)
+        for number in range(seed, seed + count):
+            generator = random.Random(number)
+            steps = draw(generator)
+            num_sms = generator.choice([1, 2, 3, 5, 8] if device == "cpu" else [1, 7, 66, 132])
+            check(steps, number, device, arches[number % len(arches)], num_sms)
+            ops += len(steps)
+            progress.advance(task)
+    seconds = time.perf_counter() - started
+    Console().print(f"{count} graphs, {ops} ops on {device}: all equal torch, {seconds:.0f} s")
+
+
+if __name__ == "__main__":
+    typer.run(main)
