@@ -239,7 +239,7 @@ def test_rebinding_costs_by_what_changes(op_classes) -> None:
         ops += op_classes.Scale.schedule(x=x, y=y)
     binding = binding_of(ops)
     changed = [buffers[i] for i in (0, 150, 300)]
-    slots = [binding.slot_of(view, "") for view in (binding.views[i].now for i in (0, 150, 300))]
+    slots = [binding.slot_of(binding.now(i), "") for i in (0, 150, 300)]
     spare = [torch.zeros(N) for _ in changed]
     seconds = []
     for _ in range(20):

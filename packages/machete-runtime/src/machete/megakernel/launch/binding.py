@@ -1,12 +1,11 @@
-"""Which memory an op list works on, and how other tensors and values take the place of those it was planned with.
+"""Other tensors and values in the place of those that an op list was planned with.
 
-Views that ops name are grouped by memory once. To rebind a tensor then means: check it, see that it shares memory with
-nothing that it did not share memory with before, and add one difference to a prepared set of words.
+Views that ops name are grouped by memory once. To rebind tensors then means: check them, see that they share memory
+with nothing that they did not share memory with before, and add one difference each to a prepared set of words.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -19,66 +18,12 @@ from machete.megakernel.abi.scheduled import ScheduledOp
 from machete.megakernel.abi.tensor import BULK_ALIGNMENT, TensorInfo, common_alignment
 
 from .image import Image, word_of
+from .slots import Change, Group, Scalar, Slot, View, lies_in, same_memory, views_of
 from .temporaries import ARENA
-
-
-@dataclass(eq=False)
-class View:
-    """Memory as ops see it.
-
-    `uses` are (op index, tensor name). `tensor` keeps the memory alive, if the binding does. `info` is as scheduled,
-    `moved` how many bytes further the view lies now.
-    """
-
-    info: TensorInfo
-    tensor: torch.Tensor | None
-    written: bool = False
-    uses: list[tuple[int, str]] = field(default_factory=list)
-    moved: int = 0
-
-    @property
-    def now(self) -> TensorInfo:
-        """The view where it lies now."""
-        return replace(self.info, address=self.info.address + self.moved)
-
-
-@dataclass(eq=False)
-class Change:
-    """Words of the image that change together; `positions` as int64. `tensor` is what they point to, if anything."""
-
-    positions: np.ndarray
-    tensor: torch.Tensor | None
-
-
-@dataclass(eq=False)
-class Slot(Change):
-    """A tensor that can be replaced, with all views that lie in it (indices in `Binding.views`).
-
-    `info` is where it lies now. `held` is what changes if another tensor object has the same memory: no words. A slot
-    that borrows does not keep its tensor alive.
-    """
-
-    views: np.ndarray
-    info: TensorInfo
-    held: Change
-    borrows: bool = False
-
-    @cached_property
-    def members(self) -> frozenset[int]:
-        """The same views."""
-        return frozenset(self.views.tolist())
-
 
 #: A tensor that is passed anew for every run, as `Megakernel.argument` returns it.
 Argument = Slot
 Replacements = Iterable[tuple[torch.Tensor | Argument, torch.Tensor]]
-
-
-@dataclass(eq=False)
-class Scalar(Change):
-    """A runtime scalar, in every op that has one of this name and dtype; `op` is one of them."""
-
-    op: type[Op]
 
 
 class Binding:
@@ -91,22 +36,35 @@ class Binding:
 
     def __init__(self, ops: Sequence[ScheduledOp], image: Image) -> None:
         self.image = image
+        self.views = views_of(ops)
         self.ops = [replace(op, tensors={}) for op in ops]  # views keep tensors alive, as long as they are bound
-        self.views = _views(ops)
         spans = [(0, 0) if view.info.is_empty else view.info.span for view in self.views]
         self._begin = np.array([span[0] for span in spans], dtype=np.int64)
         self._end = np.array([span[1] for span in spans], dtype=np.int64)
+        self._moved = np.zeros(len(self.views), dtype=np.int64)
         self._written = np.array([view.written for view in self.views])
-        self._named: dict[str, list[int]] = {}
+        self._names: dict[str, list[int]] = {}
         for index, view in enumerate(self.views):
             for name in dict.fromkeys(name for _, name in view.uses):
-                self._named.setdefault(name, []).append(index)
-        self._slots: dict[tuple, Slot] = {}
+                self._names.setdefault(name, []).append(index)
+        self._slots: list[Slot] = []
+        self._named: dict[str, Slot] = {}
+        self._groups: dict[tuple[Slot, ...], Group] = {}
         self._scalars: dict[str, list[Scalar]] = _scalars(ops, image)
+
+    def now(self, index: int) -> TensorInfo:
+        """View `index` where it lies now."""
+        info = self.views[index].info
+        return replace(info, address=info.address + int(self._moved[index]))
 
     def words(self, view: View) -> list[int]:
         """Positions in the image of the view's address."""
         return [word for index, name in view.uses for word in self.image.addresses(index, name)]
+
+    def tensors(self) -> list[torch.Tensor]:
+        """All tensors that are kept alive."""
+        holders: list[View | Slot] = [*self.views, *self._slots]
+        return [holder.tensor for holder in holders if holder.tensor is not None]
 
     # ------------------------------------------------------------------ rebinding
 
@@ -129,142 +87,143 @@ class Binding:
         for old, new in replaced:
             if not isinstance(old, Slot):
                 old = self.slot_of(TensorInfo.of("the tensor to replace", old), "Megakernel.run(replace=…)")
-            elif self._slots.get(_key(old.info)) is not old:
+            elif not old.bound:
                 raise _not_bound("the argument is not bound any more", "Megakernel.run(replace=…)")
             tensors[old] = new
-        changes: list[Change] = self.move(tensors)
+        changes = self._move(tensors) if tensors else []
         for scalar, word in scalars:
             self.image.words[scalar.positions] = word
             changes.append(scalar)
         return changes
 
-    def move(self, tensors: Mapping[Slot, torch.Tensor]) -> list[Change]:
+    def _move(self, tensors: Mapping[Slot, torch.Tensor]) -> list[Change]:
         """Put tensors in the place of others, after checking all of them."""
-        moves: list[tuple[Slot, torch.Tensor, int]] = []
-        stay: list[tuple[Slot, torch.Tensor]] = []
+        slots = tuple(tensors)
+        group = self._groups.get(slots)
+        if group is None:
+            group = self._groups[slots] = Group(slots, self._written)
+        moves = [self._checked(slot, tensor) for slot, tensor in tensors.items()]
+        changes: list[Change] = []
+        if any(moves):
+            by_slot = np.array(moves, dtype=np.int64)
+            self._move_views(group, by_slot[group.owner])
+            self.image.words[group.positions] += by_slot[group.word_owner].view(np.uint64)
+            for slot, moved in zip(slots, moves, strict=True):
+                slot.address += moved
+                if moved and slot.rivals:
+                    self._drop(slot.rivals)
+                    slot.rivals = []
+            changes = [group]
         for slot, tensor in tensors.items():
-            moved = self._checked(slot, tensor)
-            if moved:
-                moves.append((slot, tensor, moved))
-            elif slot.tensor is not tensor and not slot.borrows:
-                stay.append((slot, tensor))
-        if moves:
-            _check_disjoint([slot for slot, _, _ in moves])
-            begin, end = self._begin.copy(), self._end.copy()
-            for slot, _, moved in moves:
-                begin[slot.views] += moved
-                end[slot.views] += moved
-            self._check_apart(moves, begin, end)
-            self._begin, self._end = begin, end
-            for slot, tensor, moved in moves:
-                self._move(slot, tensor, moved)
-        for slot, tensor in stay:
-            self._hold(slot, tensor)
-        return [slot for slot, _, _ in moves] + [slot.held for slot, _ in stay]
+            if not slot.borrows and slot.tensor is not tensor:
+                slot.tensor = tensor
+                changes = changes or [group.held]
+        if changes:
+            changes[0].tensors = [tensor for slot, tensor in tensors.items() if not slot.borrows]
+        return changes
 
-    def _move(self, slot: Slot, tensor: torch.Tensor, moved: int) -> None:
-        self.image.words[slot.positions] += np.uint64(moved & (2**64 - 1))
-        for index in slot.views:
-            self.views[index].moved += moved
-        self._hold(slot, tensor)
-        del self._slots[_key(slot.info)]
-        slot.info = replace(slot.info, address=slot.info.address + moved)
-        for key, other in list(self._slots.items()):
-            if not slot.members.isdisjoint(other.members):
-                del self._slots[key]  # it holds other views of the same memory, and does not lie in one piece any more
-        self._slots[_key(slot.info)] = slot
+    def _move_views(self, group: Group, moved: np.ndarray) -> None:
+        """Move the views of a group by so many bytes, unless they would meet others."""
+        inside = group.inside
+        begin, end = self._begin.copy(), self._end.copy()
+        begin[inside] += moved
+        end[inside] += moved
+        meets = begin[inside, None] < end
+        meets &= begin < end[inside, None]
+        meets &= group.matters
+        if meets.any():
+            self._check_apart(group, self._moved[inside] + moved, begin, meets)
+        self._begin, self._end = begin, end
+        self._moved[inside] += moved
 
-    def _hold(self, slot: Slot, tensor: torch.Tensor) -> None:
-        if slot.borrows:
-            return
-        slot.tensor = slot.held.tensor = tensor
-        for index in slot.views:
-            self.views[index].tensor = tensor
+    def _check_apart(self, group: Group, moved: np.ndarray, begin: np.ndarray, meets: np.ndarray) -> None:
+        """Spans meet: see whether bytes do."""
+        for row, other in zip(*np.nonzero(meets), strict=True):
+            mine, theirs = self.views[group.inside[row]], self.views[other]
+            here = replace(mine.info, address=mine.info.address + int(moved[row]))
+            if theirs.info.is_empty or not here.overlaps(replace(theirs.info, address=int(begin[other]))):
+                continue
+            (index, name), (user, old) = theirs.uses[0], mine.uses[0]
+            raise OverlapError(
+                what=f"the new tensor shares memory with `{name}` of op {index} ({self.ops[index].op.__name__})",
+                where=f"rebinding `{old}` of {self.ops[user].op.__name__}",
+                why="the dependencies in the plan rest on which tensors share memory",
+                fix="pass a tensor of its own, or schedule the ops again",
+            )
+
+    def _drop(self, slots: Iterable[Slot]) -> None:
+        """Slots that do not lie in one piece any more: views keep their memory alive again."""
+        for slot in slots:
+            slot.bound = False
+            self._slots.remove(slot)
+            for index in slot.views:
+                self.views[index].tensor = slot.tensor
+            for other in slot.rivals:
+                other.rivals = [rival for rival in other.rivals if rival is not slot]
+        self._named = {name: slot for name, slot in self._named.items() if slot.bound}
+        self._groups = {key: group for key, group in self._groups.items() if all(slot.bound for slot in key)}
 
     def _checked(self, slot: Slot, tensor: torch.Tensor) -> int:
         """How many bytes further `tensor` lies than what the slot holds, if it may take its place."""
-        old = slot.info
-        op, name = self._use(slot)
-        checks.checked_tensor(op.op.declaration, name, tensor)
-        same = tensor.dtype is old.dtype and tensor.shape == old.shape and tensor.stride() == old.strides
-        address = tensor.data_ptr() if same and tensor.device == old.device else 0
+        layout = slot.layout
+        checks.checked_tensor(slot.op.op.declaration, slot.name, tensor)
+        same = tensor.dtype is layout.dtype and tensor.shape == layout.shape and tensor.stride() == layout.strides
+        address = tensor.data_ptr() if same and tensor.device == layout.device else 0
         if not address:  # something is wrong with it, or it only looks different
-            address = checked_replacement(op, name, old, tensor)[1].address
-        moved = address - old.address
+            old = replace(layout, address=slot.address)
+            address = checked_replacement(slot.op, slot.name, old, tensor)[1].address
+        moved = address - slot.address
         if moved % BULK_ALIGNMENT:
             self._check_alignment(slot, moved)
         return moved
 
-    def _use(self, slot: Slot) -> tuple[ScheduledOp, str]:
-        """An op that uses the slot, one that writes it if there is one, and its name there."""
-        uses = [use for index in slot.views for use in self.views[index].uses]
-        index, name = next((use for use in uses if use[1] in self.ops[use[0]].op.writes), uses[0])
-        return self.ops[index], name
-
     def _check_alignment(self, slot: Slot, moved: int) -> None:
-        for view in (self.views[index] for index in slot.views):
-            alignment = common_alignment([view.now.address + moved, view.info.alignment])
-            if alignment < view.info.alignment and not view.info.is_empty:
-                index, name = view.uses[0]
+        for index in slot.views:
+            info = self.now(index)
+            alignment = common_alignment([info.address + moved, self.views[index].info.alignment])
+            if alignment < self.views[index].info.alignment and not info.is_empty:
+                user, name = self.views[index].uses[0]
                 raise AlignmentError(
-                    what=f"`{name}` would be aligned to {alignment} bytes, not to {view.info.alignment}",
-                    where=f"rebinding `{name}` of {self.ops[index].op.__name__}",
+                    what=f"`{name}` would be aligned to {alignment} bytes, not to {self.views[index].info.alignment}",
+                    where=f"rebinding `{name}` of {self.ops[user].op.__name__}",
                     why="the compiled code is for tensors of one alignment",
                     fix="pass a tensor of the same alignment, or schedule the op again",
-                )
-
-    def _check_apart(self, moves: list[tuple[Slot, torch.Tensor, int]], begin: np.ndarray, end: np.ndarray) -> None:
-        """What is moved shares memory with nothing else that it could disturb, or that could disturb it."""
-        for slot, _, moved in moves:
-            inside = slot.views
-            meets = (begin[inside, None] < end) & (begin < end[inside, None])
-            meets &= self._written[inside, None] | self._written
-            meets[:, inside] = False  # these move together
-            for row, other in zip(*np.nonzero(meets), strict=True):
-                mine, theirs = self.views[inside[row]], self.views[other]
-                there = replace(theirs.now, address=int(begin[other]))
-                if not replace(mine.now, address=mine.now.address + moved).overlaps(there):
-                    continue
-                index, name = theirs.uses[0]
-                raise OverlapError(
-                    what=f"the new tensor shares memory with `{name}` of op {index} ({self.ops[index].op.__name__})",
-                    where=f"rebinding `{mine.uses[0][1]}` of {self.ops[mine.uses[0][0]].op.__name__}",
-                    why="the dependencies in the plan rest on which tensors share memory",
-                    fix="pass a tensor of its own, or schedule the ops again",
                 )
 
     # ------------------------------------------------------------------ what can be rebound
 
     def slot_named(self, name: str) -> Slot:
         """The slot of the one tensor that ops call `name`."""
-        views = [self.views[index] for index in self._named.get(name, ())]
+        slot = self._named.get(name)
+        if slot is not None:
+            return slot
+        infos = [self.now(index) for index in self._names.get(name, ())]
         where = f"Megakernel.run({name}=…)"
-        if not views:
+        if not infos:
             raise self._unknown(name, where)
-        if any(not _same_memory(view.now, views[0].now) for view in views):
+        if any(not same_memory(info, infos[0]) for info in infos):
             raise UnknownArgumentError(
                 what=f"`{name}` is a different tensor in different ops",
                 where=where,
                 why="rebinding replaces one tensor, in every op that uses it",
                 fix=f"kernel.run(replace=[(old_{name}, new_{name})])",
             )
-        return self.slot_of(max((view.now for view in views), key=lambda info: len(info.shape)), where)
+        slot = self.slot_of(max(infos, key=lambda info: len(info.shape)), where)
+        self._named[name] = slot
+        return slot
 
     def slot_of(self, old: TensorInfo, where: str) -> Slot:
         """The slot for a tensor that is bound now, or that bound tensors are parts of."""
-        slot = self._slots.get(_key(old))
-        if slot is not None:
-            return slot
-        dense = old.nbytes == old.span[1] - old.span[0]
+        for slot in self._slots:
+            if slot.holds(old):
+                return slot
         inside: list[int] = []
-        for index, view in enumerate(self.views):
-            info = view.now
-            if _same_memory(info, old) or (
-                dense and not info.is_empty and old.span[0] <= info.span[0] and info.span[1] <= old.span[1]
-            ):
+        for index in range(len(self.views)):
+            info = self.now(index)
+            if lies_in(info, old):
                 inside.append(index)
             elif info.overlaps(old):
-                user, name = view.uses[0]
+                user, name = self.views[index].uses[0]
                 raise OverlapError(
                     what=f"the tensor to replace shares memory with `{name}` of op {user} "
                     f"({self.ops[user].op.__name__})",
@@ -276,15 +235,31 @@ class Binding:
             raise _not_bound("the tensor to replace is not bound to any op", where)
         if any(self.views[index].info.address >= ARENA for index in inside):
             raise _not_bound("a temporary cannot be replaced", where)
-        words = [word for index in inside for word in self.words(self.views[index])]
+        return self._new_slot(old, inside)
+
+    def _new_slot(self, old: TensorInfo, inside: list[int]) -> Slot:
+        views = [self.views[index] for index in inside]
+        uses = [use for view in views for use in view.uses]
+        index, name = next((use for use in uses if use[1] in self.ops[use[0]].op.writes), uses[0])
+        rivals = [slot for slot in self._slots if not slot.views.isdisjoint(inside)]
+        # Any tensor of the storage keeps it alive: one of the views', or of a rival that has them now.
+        holders: list[View | Slot] = [*views, *rivals]
+        tensor = next((holder.tensor for holder in holders if holder.tensor is not None), None)
         slot = Slot(
-            np.array(words, dtype=np.int64),
-            self.views[inside[0]].tensor,
-            np.array(inside, dtype=np.int64),
-            old,
-            Change(np.zeros(0, dtype=np.int64), None),
+            layout=old,
+            address=old.address,
+            views=frozenset(inside),
+            words=[word for view in views for word in self.words(view)],
+            op=self.ops[index],
+            name=name,
+            tensor=tensor,
+            rivals=rivals,
         )
-        self._slots[_key(old)] = slot
+        for view in views:
+            view.tensor = None
+        for rival in rivals:
+            rival.rivals.append(slot)
+        self._slots.append(slot)
         return slot
 
     def borrow(self, tensor: torch.Tensor) -> Slot:
@@ -292,8 +267,6 @@ class Binding:
         slot = self.slot_of(TensorInfo.of("the argument", tensor), "Megakernel.argument")
         slot.borrows = True
         slot.tensor = None
-        for index in slot.views:
-            self.views[index].tensor = None
         return slot
 
     def _scalar_words(self, name: str, value: object) -> list[tuple[Scalar, int]]:
@@ -308,24 +281,12 @@ class Binding:
         return words
 
     def _unknown(self, name: str, where: str) -> UnknownArgumentError:
-        known = sorted({*self._named, *self._scalars})
+        known = sorted({*self._names, *self._scalars})
         return UnknownArgumentError(
             what=f"no op has a tensor or scalar `{name}` of this kind{closest(name, known)}",
             where=where,
             why=f"the ops of this kernel have {listing(known)}",
             fix="use one of these names: tensors for tensors, numbers for scalars",
-        )
-
-
-def _check_disjoint(slots: Sequence[Slot]) -> None:
-    if len(slots) > 1 and len(frozenset().union(*(slot.members for slot in slots))) < sum(
-        len(slot.members) for slot in slots
-    ):
-        raise OverlapError(
-            what="tensors to replace are parts of one another",
-            where="Megakernel.run",
-            why="each bound tensor is replaced once",
-            fix="replace the tensor that the others are parts of",
         )
 
 
@@ -339,16 +300,6 @@ def _not_bound(what: str, where: str) -> UnknownArgumentError:
     )
 
 
-def _views(ops: Sequence[ScheduledOp]) -> list[View]:
-    views: dict[tuple, View] = {}
-    for index, op in enumerate(ops):
-        for name, info in op.infos.items():
-            view = views.setdefault(_key(info), View(info, op.tensors[name]))
-            view.uses.append((index, name))
-            view.written |= name in op.op.writes
-    return list(views.values())
-
-
 def _scalars(ops: Sequence[ScheduledOp], image: Image) -> dict[str, list[Scalar]]:
     positions: dict[tuple[str, torch.dtype], tuple[type[Op], list[int]]] = {}
     for index, op in enumerate(ops):
@@ -357,20 +308,5 @@ def _scalars(ops: Sequence[ScheduledOp], image: Image) -> dict[str, list[Scalar]
             found.append(image.field(index, f"scalar_{name}"))
     scalars: dict[str, list[Scalar]] = {}
     for (name, _), (op_class, found) in positions.items():
-        scalars.setdefault(name, []).append(Scalar(np.array(found, dtype=np.int64), None, op_class))
+        scalars.setdefault(name, []).append(Scalar(np.array(found, dtype=np.int64), op=op_class))
     return scalars
-
-
-def _key(info: TensorInfo) -> tuple:
-    return info.address, info.shape, info.strides, info.dtype
-
-
-def _same_memory(one: TensorInfo, other: TensorInfo) -> bool:
-    """Whether both are the same elements, but for leading dims of extent 1."""
-    short, long = sorted((one, other), key=lambda info: len(info.shape))
-    extra = len(long.shape) - len(short.shape)
-    if any(extent != 1 for extent in long.shape[:extra]):
-        return False
-    return long.same_view(
-        replace(short, shape=long.shape[:extra] + short.shape, strides=long.strides[:extra] + short.strides)
-    )

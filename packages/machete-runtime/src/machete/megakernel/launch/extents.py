@@ -13,8 +13,8 @@ import numpy as np
 from machete.megakernel.abi.errors import ExtentError, UnknownArgumentError, closest, listing
 from machete.megakernel.abi.scheduled import ScheduledOp
 
-from .binding import Change, View
 from .image import Image
+from .slots import Change, View
 
 Dim = tuple[int, str]  # op index, name
 
@@ -79,7 +79,7 @@ class Extents:
                 if any((index, dim) in self._named[name] for dim in dims):
                     shape = tuple(self._now[index][dim] for dim in dims)
                     positions += self._image.encode(index, tensor, replace(op.infos[tensor], shape=shape))
-        return self._changes.setdefault(name, Change(np.array(positions, dtype=np.int64), None))
+        return self._changes.setdefault(name, Change(np.array(positions, dtype=np.int64)))
 
 
 def _same_dims(ops: Sequence[ScheduledOp], views: Sequence[View]) -> list[list[Dim]]:

@@ -79,7 +79,7 @@ class _Kernel:
 
 
 class RegisteredOp:
-    """A builder as a torch op; made by `register_op`."""
+    """A builder as a torch op; made by `register_op`. `op` is the one in `torch.ops`."""
 
     def __init__(
         self, name: str, builder: Builder, outputs: Outputs, mutates_args: tuple[str, ...], scalars: tuple[str, ...]
@@ -105,12 +105,12 @@ class RegisteredOp:
         for key in ("CPU", "CUDA"):
             library.impl(name, self._run, key)
         torch.library.register_fake(f"{NAMESPACE}::{name}", self._allocate, lib=library)
-        self._op = getattr(getattr(torch.ops, NAMESPACE), name).default
+        self.op = getattr(getattr(torch.ops, NAMESPACE), name).default
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run it: directly if nothing but plain tensors is involved, else through torch's dispatcher."""
         if torch.compiler.is_compiling() or kwargs or not _plain(args):
-            return self._op(*args, **kwargs)
+            return self.op(*args, **kwargs)
         return self._run(*args)
 
     def _allocate(self, *args: Any, **kwargs: Any) -> Any:
@@ -139,7 +139,7 @@ class RegisteredOp:
         try:
             kernel(tensors, scalars)
         except OverlapError:  # these tensors share memory in another way: a kernel for them alone
-            _Kernel(self._builder(**everything), tensors)(tensors, scalars)
+            Megakernel(self._builder(**everything)).run(sync=False)
         for name in self._mutated:
             if not named[name].is_inference():
                 torch.autograd.graph.increment_version(named[name])

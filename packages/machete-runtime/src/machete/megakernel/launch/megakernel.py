@@ -17,9 +17,10 @@ from machete.megakernel.plan.plan import Plan
 
 from . import tensormap
 from .artefact import Artefact
-from .binding import Argument, Binding, Change, Replacements
+from .binding import Argument, Binding, Replacements
 from .extents import Extents
 from .image import Image
+from .slots import Change
 from .state import LaunchState, Tables
 from .stream import StreamLaunchers
 from .temporaries import ARENA, placed
@@ -186,7 +187,7 @@ class Megakernel:
 
         assert bound.state is not None
         started = time.perf_counter()
-        parameters, regions = bound.state.parameters(), bound.state.regions(bound.binding.views)
+        parameters, regions = bound.state.parameters(), bound.state.regions(bound.binding)
         result = simulate(self.compile(), parameters, regions, self.plan.num_sms, self.seed, progress)
         seconds = time.perf_counter() - started
         return RunReport("simulator", self.target.name, seconds, result.instructions, result.max_stages_in_flight)
@@ -232,9 +233,7 @@ class _Bound:
             self._current_device: Callable[[], int] = torch._C._cuda_getDevice
             self._stream: Callable[[int], int] = torch._C._cuda_getCurrentRawStream
             self._capturing: Callable[[], bool] = torch._C._cuda_isCurrentStreamCapturing
-            self._launchers = StreamLaunchers(
-                artefact, tables, image, self.binding.views, make_state, device.index, plan.num_sms
-            )
+            self._launchers = StreamLaunchers(artefact, tables, self.binding, make_state, device.index, plan.num_sms)
         else:
             self.state = make_state()
 

@@ -5,15 +5,13 @@ each other's bindings, so each stream gets a `LaunchState`: a copy of the image,
 On one stream launches follow each other, and share one.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 import torch
 
 from machete.megakernel.plan.plan import Plan
 from machete.megakernel.plan.program import Program
 
-from .binding import View
+from .binding import Binding
 from .image import Image
 from .temporaries import ARENA
 
@@ -70,7 +68,7 @@ class LaunchState:
         """Change the data at once; for a state in the memory of the host."""
         self.data.view(torch.int64).numpy().view(np.uint64)[positions] = values
 
-    def regions(self, views: Sequence[View]) -> list[tuple[int, int, str, bool]]:
+    def regions(self, binding: Binding) -> list[tuple[int, int, str, bool]]:
         """Every byte range that the kernel may touch: (address, bytes, name, writable); no two overlap."""
         named = [
             (self._tables.queue_begin, "queue_begin", False),
@@ -81,8 +79,8 @@ class LaunchState:
             (self.arena, "temporaries", True),
         ]
         regions = [(tensor.data_ptr(), tensor.nbytes, name, writable) for tensor, name, writable in named]
-        for view in views:
-            info = view.now
+        for number, view in enumerate(binding.views):
+            info = binding.now(number)
             if not info.is_empty and info.address < ARENA:
                 first, last = info.span
                 index, name = view.uses[0]

@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable
 import torch
 
 from .artefact import Artefact
-from .binding import Change, View
+from .binding import Binding
 from .capture import capture_on, keep_with, not_captured
 from .gpu import Parameters, prepare
 from .image import Image
 from .patch import Patcher
+from .slots import Change
 from .state import LaunchState, Tables
 
 
@@ -32,8 +33,8 @@ class StreamLauncher:
         """Write all pending changes, after the launches before and before the next one. The caller holds a lock."""
         for change in self.changes:
             self._patcher.write(change.positions, self._image.words[change.positions])
-            if change.tensor is not None:
-                use_on_current_stream(change.tensor)
+            for tensor in change.tensors:
+                use_on_current_stream(tensor)
         self.changes.clear()
 
 
@@ -49,13 +50,12 @@ class StreamLaunchers:
         self,
         artefact: Artefact,
         tables: Tables,
-        image: Image,
-        views: Iterable[View],
+        binding: Binding,
         make_state: Callable[[], LaunchState],
         device: int,
         num_sms: int,
     ) -> None:
-        self._artefact, self._tables, self._image, self._views = artefact, tables, image, views
+        self._artefact, self._tables, self._binding = artefact, tables, binding
         self._make_state, self._device, self._num_sms = make_state, device, num_sms
         self._capture = 0  # number of the capture that `_captured` belongs to
         self._captured: dict[int, StreamLauncher] = {}
@@ -74,9 +74,8 @@ class StreamLaunchers:
         """The launcher for a stream that has none yet."""
         with self._lock:
             if stream not in self.on:
-                for tensor in (*self._tables.tensors, *(view.tensor for view in self._views)):
-                    if tensor is not None and tensor.is_cuda:
-                        use_on_current_stream(tensor)
+                for tensor in (*self._tables.tensors, *self._binding.tensors()):
+                    use_on_current_stream(tensor)
                 self.on[stream] = self._launcher(self._make_state(), stream)
             return self.on[stream]
 
@@ -94,9 +93,9 @@ class StreamLaunchers:
             if stream not in self._captured:
                 with not_captured(self._device):
                     launcher = self._launcher(self._make_state(), stream)
-                keep_with(graph, (launcher.state, self._tables, [view.tensor for view in self._views]))
+                keep_with(graph, (launcher.state, self._tables, self._binding.tensors()))
                 self._captured[stream] = launcher
             return self._captured[stream]
 
     def _launcher(self, state: LaunchState, stream: int) -> StreamLauncher:
-        return StreamLauncher(self._artefact, self._image, state, self._device, self._num_sms, stream)
+        return StreamLauncher(self._artefact, self._binding.image, state, self._device, self._num_sms, stream)

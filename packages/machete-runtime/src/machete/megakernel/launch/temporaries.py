@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from machete.megakernel.abi.errors import TensorTypeError
+from machete.megakernel.abi.errors import PlanError, TensorTypeError
 from machete.megakernel.abi.scheduled import ScheduledOp
 
 ARENA = 1 << 48  # above what user programs and CUDA devices have mapped
@@ -141,8 +141,10 @@ def placed(ops: Sequence[ScheduledOp]) -> tuple[list[ScheduledOp], int]:
     uses: dict[int, list[int]] = {}
     sizes: dict[int, int] = {}
     for index, op in enumerate(ops):
-        for tensor in op.tensors.values():
+        for name, tensor in op.tensors.items():
             if isinstance(tensor, Temporary):
+                if name in op.op.reads and uses.get(tensor._origin, [index]) == [index]:
+                    raise _read_first(index, op, name)
                 uses.setdefault(tensor._origin, []).append(index)
                 sizes[tensor._origin] = tensor._shape_only.untyped_storage().nbytes()
     if not uses:
@@ -151,6 +153,15 @@ def placed(ops: Sequence[ScheduledOp]) -> tuple[list[ScheduledOp], int]:
     offsets, total = place([Lifetime(uses[base][0], uses[base][-1], sizes[base]) for base in bases])
     moved = {base: ARENA + offset - base for base, offset in zip(bases, offsets, strict=True)}
     return [_moved(op, moved) for op in ops], total
+
+
+def _read_first(index: int, op: ScheduledOp, name: str) -> PlanError:
+    return PlanError(
+        what=f"op {index} ({op.op.__name__}) reads the temporary `{name}`, which no op before it writes",
+        where="Megakernel(ops)",
+        why="a temporary has no contents of its own",
+        fix="schedule the op that writes it before, or use a tensor",
+    )
 
 
 def _moved(op: ScheduledOp, moved: dict[int, int]) -> ScheduledOp:
