@@ -443,12 +443,6 @@ int part16_of_32(RegView& w, const Inst& i, uint32_t m) {
     write_lanes(lanes<uint32_t>(w, i.d), m, [&](uint32_t l) { return (a[l] >> s) & 0xffffu; });
     return kNext;
 }
-int part8_of_32(RegView& w, const Inst& i, uint32_t m) {
-    auto* a = lanes<uint32_t>(w, i.a);
-    const uint32_t s = static_cast<uint32_t>(i.imm);
-    write_lanes(lanes<uint32_t>(w, i.d), m, [&](uint32_t l) { return (a[l] >> s) & 0xffu; });
-    return kNext;
-}
 int part16_of_64(RegView& w, const Inst& i, uint32_t m) {
     auto* a = lanes<uint64_t>(w, i.a);
     const uint32_t s = static_cast<uint32_t>(i.imm);
@@ -531,7 +525,7 @@ const NamedHandler table[] = {
     {"mov.b16", copy<uint32_t>}, {"mov.b32", copy<uint32_t>}, {"mov.b64", copy<uint64_t>}, {"mov.b128", copy128},
     {"pack.b32.b16x2", pack32}, {"pack.b64.b32x2", pack64}, {"pack.b64.b16x4", pack64x4},
     {"pack.b128.b64x2", pack128}, {"pack.b128.b32x4", pack128x4},
-    {"part.b16.b32", part16_of_32}, {"part.b8.b32", part8_of_32}, {"part.b16.b64", part16_of_64},
+    {"part.b16.b32", part16_of_32}, {"part.b16.b64", part16_of_64},
     {"part.b32.b64", part32_of_64}, {"part.b64.b128", part64_of_128}, {"part.b32.b128", part32_of_128},
 };
 

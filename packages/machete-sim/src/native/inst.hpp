@@ -19,7 +19,6 @@ struct RegView {
 enum Flow : int {
     kNext = 0,   // go on with the next instruction
     kBranch,     // taken lanes go to Inst::imm
-    kRetry,      // nothing happened: execute this instruction again later (the warp is blocked)
     kConverge,   // nothing happened: lanes that take part are elsewhere, wait for them here
     kYield,      // done, but the warp only polled: let others run
     kExit,       // the lanes of the mask are done
@@ -51,7 +50,6 @@ enum : uint32_t {
     kFlagReg16 = 4,     // data registers are 16 bits wide
     kFlagSigned = 8,    // extend with the sign
     kFlagPoll = 16,     // volatile, relaxed or acquire: a repeated equal result is polling
-    kFlagNoDest = 32,   // the result is not wanted
     kFlagReg128 = 64,   // data registers are 128 bits wide
 };
 

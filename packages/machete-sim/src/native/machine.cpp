@@ -10,6 +10,7 @@ namespace machete::sim {
 namespace {
 
 constexpr uint32_t kFruitlessRounds = 2048;   // rounds without any effect before it is a deadlock
+constexpr uint64_t kBusyInstructions = 4096;  // without a poll: the warp computes, it does not wait
 constexpr uint32_t kSoftWakeRounds = 1024;    // a sleeping try_wait returns false this often
 
 uint8_t* aligned(size_t bytes) {
@@ -196,14 +197,15 @@ void Machine::exit_lanes(Warp& w, uint32_t mask) {
     for (Group& g : w.groups) g.waiting = false;   // they may wait for fewer lanes now
 }
 
-void Machine::run_warp(Warp& w, uint32_t quantum, bool& polled) {
+void Machine::run_warp(Warp& w, uint32_t quantum) {
     const Inst* const code = program.code.data();
     uint64_t executed = 0;
-    if (!select(w)) {
-        polled = true;
-        return;
-    }
     try {
+        if (!select(w)) {
+            w.busy = 0;
+            wake(w);
+            return;
+        }
         for (;;) {
             const Inst& inst = code[w.pc];
             uint32_t mask = w.active;
@@ -251,11 +253,6 @@ void Machine::run_warp(Warp& w, uint32_t quantum, bool& polled) {
                         w.groups.push_back({w.pc, w.active, true, false});
                         if (!select(w)) goto idle;
                         continue;
-                    case kRetry:
-                        w.wait_pc = w.pc;
-                        w.groups.push_back({w.pc, w.active, false, false});
-                        stats_.instructions += executed;
-                        return;
                     case kYield:
                     case kSuspend:
                         // A try_wait of some lanes only must not keep the others from running.
@@ -263,8 +260,10 @@ void Machine::run_warp(Warp& w, uint32_t quantum, bool& polled) {
                             w.wait_pc = w.pc;
                             w.groups.push_back({w.pc + 1, w.active, false, false});
                             stats_.instructions += executed;
+                            w.busy = 0;
                             return;
                         }
+                        w.busy = 0;
                         w.wait = Wait::none;
                         w.soft = false;
                         w.groups.push_back({w.pc + 1, w.active, false, true});
@@ -287,11 +286,12 @@ void Machine::run_warp(Warp& w, uint32_t quantum, bool& polled) {
     out:
         w.groups.push_back({w.pc, w.active, false, false});
         stats_.instructions += executed;
+        w.busy += executed;
         wake(w);
         return;
     idle:
         stats_.instructions += executed;
-        polled = true;
+        w.busy = 0;
         wake(w);
     } catch (const Fault& fault) {
         stats_.instructions += executed;
@@ -386,10 +386,8 @@ void Machine::run(const std::function<void()>& pulse) {
             w.queued = false;
             const uint64_t dice = random.next();
             const uint32_t quantum = (dice & 15) ? 32 + (dice >> 8 & 511) : 1 + (dice >> 8 & 7);
-            bool polled = false;
-            const uint64_t start = stats_.instructions;
-            run_warp(w, quantum, polled);
-            if (!polled && stats_.instructions - start >= quantum) all_polled = false;
+            run_warp(w, quantum);
+            all_polled &= w.busy < kBusyInstructions;
             if (random.below(256) < copy_rate_) complete_one_copy();
             if (stats_.instructions >= next_pulse) {
                 pulse();

@@ -146,6 +146,7 @@ struct Warp : RegView {
     uint32_t wait_pc = 0;
     bool queued = false;
     bool soft = false;               // sleeps in a try_wait that may also time out
+    uint64_t busy = 0;               // instructions since it last polled or slept
     uint64_t effects = 0;            // stores, arrivals, …: what others could have seen
     uint32_t poll_pc = ~0u;          // last load that could be polling, and what it saw
     uint64_t poll_value = 0, poll_effects = ~0ull;
@@ -230,7 +231,7 @@ public:
 private:
     void start_cta();
     void retire_cta(Cta& cta);
-    void run_warp(Warp& warp, uint32_t quantum, bool& polled);
+    void run_warp(Warp& warp, uint32_t quantum);
     bool select(Warp& warp);
     void exit_lanes(Warp& warp, uint32_t mask);
     bool complete_one_copy();

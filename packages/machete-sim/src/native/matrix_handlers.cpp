@@ -25,7 +25,7 @@ int load(RegView& r, const Inst& i, uint32_t mask) {
             if (cta.shadow[address + k] != 1) uninitialised(cta, *w.machine, address, 16, l, "ldmatrix");
         std::memcpy(rows[l], cta.shared + address, 16);
     }
-    uint32_t* d[4];
+    uint32_t* d[4] = {};
     for (uint32_t k = 0; k < count; ++k) d[k] = lanes<uint32_t>(w, w.machine->program.ext[i.ext + k]);
     ldmatrix_unpack(static_cast<int>(count), i.mod >> 8, rows, d);
     return kNext;
@@ -37,7 +37,7 @@ int store(RegView& r, const Inst& i, uint32_t mask) {
     Cta& cta = *w.cta;
     const uint32_t count = i.mod & 255;
     alignas(16) uint8_t rows[32][16];
-    const uint32_t* s[4];
+    const uint32_t* s[4] = {};
     for (uint32_t k = 0; k < count; ++k) s[k] = lanes<uint32_t>(w, w.machine->program.ext[i.ext + k]);
     stmatrix_pack(static_cast<int>(count), i.mod >> 8, s, rows);
     for (uint32_t l = 0; l < 8 * count; ++l) {

@@ -43,7 +43,7 @@ _OPCODES = {name: index for index, name in enumerate(_core.opcode_names())}
 class Code:
     """An assembled kernel. `places` maps a record to its instruction."""
 
-    program: object
+    program: _core.Program
     places: list[int]
     marks: dict[int, Mark]
     static_shared: int

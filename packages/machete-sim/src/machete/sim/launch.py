@@ -26,7 +26,7 @@ class Region:
 @dataclass(frozen=True)
 class LaunchConfig:
     """grid, block: CTAs and threads (x, y, z). dynamic_shared: bytes. sms: how many CTAs are resident at a time (None:
-    all). seed: order of warps and of asynchronous completions. max_instructions: warp instructions before it is a livelock.
+    all). seed: order of warps and of asynchronous completions. max_instructions: warp instructions until a livelock.
     """
 
     grid: tuple[int, int, int]
@@ -69,8 +69,8 @@ def run(
 ) -> Report:
     """Execute a launch.
 
-    params: the parameter block in PTX .param layout. progress: called now and then with the warp instructions done and the
-    CTAs retired. Raises an ExecutionError that names the place, or UnsupportedLaunch before anything runs.
+    params: the parameter block in PTX .param layout. progress: called now and then with the warp instructions done and
+    the CTAs retired. Raises an ExecutionError that names the place, or UnsupportedLaunch before anything runs.
     """
     _check(image, params, config)
     regions = [(r.address, r.nbytes, r.name, r.writable) for r in memory if r.nbytes]

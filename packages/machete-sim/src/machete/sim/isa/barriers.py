@@ -76,9 +76,14 @@ def wait(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
     if len(ops) == 4:
         asm.source(ops[3], "u32")
     asm.emit(
-        "mbarrier.wait", d=asm.predicate_dest(ops[0]), a=a, b=asm.source(ops[2], "u32" if parity else "b64"), imm=imm, flags=flags,
+        "mbarrier.wait",
+        d=asm.predicate_dest(ops[0]),
+        a=a,
+        b=asm.source(ops[2], "u32" if parity else "b64"),
+        imm=imm,
+        flags=flags,
         mod=parity | blocking << 1,
-    )  # fmt: skip
+    )
 
 
 @form("mbarrier.pending_count.b64", section="9.7.13.15.17")

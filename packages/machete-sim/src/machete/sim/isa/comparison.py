@@ -67,9 +67,14 @@ def set_(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
     c, mod = third_predicate(asm, ops[3], groups) if "bool" in groups else (NO_OPERAND, 0)
     a, b = (asm.source(op, kind) for op in ops[1:3])
     asm.emit(
-        f"set.{compare}.{kind}", d=asm.dest(ops[0], groups["d"]), a=a, b=b, c=c, mod=mod | (FTZ if "ftz" in groups else 0),
+        f"set.{compare}.{kind}",
+        d=asm.dest(ops[0], groups["d"]),
+        a=a,
+        b=b,
+        c=c,
+        mod=mod | (FTZ if "ftz" in groups else 0),
         imm=groups["d"] == "f32",
-    )  # fmt: skip
+    )
 
 
 @form("selp.{t:b16|b32|b64|u16|u32|u64|s16|s32|s64|f32|f64}", section="9.7.6.3")

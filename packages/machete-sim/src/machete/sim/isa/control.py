@@ -1,4 +1,4 @@
-"""Control flow, warp-wide communication, fences and other forms without data of their own (PTX ISA 9.7.12, 9.7.13, 9.7.19)."""
+"""Control flow, fences, exchange inside a warp, named barriers (PTX ISA 9.7.12, 9.7.13, 9.7.19)."""
 
 from typing import TYPE_CHECKING
 
@@ -86,9 +86,15 @@ def shfl(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
     a = asm.source(ops[1], "b32")
     b, c, members = (asm.source(op, "u32") for op in ops[2:])
     asm.emit(
-        "shfl", d=asm.dest(first, "b32"), e=asm.predicate_dest(second) if second is not None else NO_OPERAND, a=a, b=b, c=c,
-        mod=SHUFFLES[groups["mode"]], ext=[members],
-    )  # fmt: skip
+        "shfl",
+        d=asm.dest(first, "b32"),
+        e=asm.predicate_dest(second) if second is not None else NO_OPERAND,
+        a=a,
+        b=b,
+        c=c,
+        mod=SHUFFLES[groups["mode"]],
+        ext=[members],
+    )
 
 
 @form("vote.sync.{mode:all|any|uni}.pred", "vote.sync.{mode:ballot}.b32", section="9.7.13.9")
@@ -108,9 +114,13 @@ def match(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
     if second is not None and not every:
         raise asm.error("match.any has one destination")
     asm.emit(
-        f"match.{groups['t']}", d=asm.dest(first, "b32"), e=asm.predicate_dest(second) if second is not None else NO_OPERAND,
-        a=asm.source(ops[1], groups["t"]), b=asm.source(ops[2], "b32"), mod=every,
-    )  # fmt: skip
+        f"match.{groups['t']}",
+        d=asm.dest(first, "b32"),
+        e=asm.predicate_dest(second) if second is not None else NO_OPERAND,
+        a=asm.source(ops[1], groups["t"]),
+        b=asm.source(ops[2], "b32"),
+        mod=every,
+    )
 
 
 @form(

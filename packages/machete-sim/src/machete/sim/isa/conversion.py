@@ -13,13 +13,15 @@ INTEGERS = "u8|u16|u32|u64|s8|s16|s32|s64"
 FLOAT_KINDS = {"f16": 0, "bf16": 1, "f32": 2, "f64": 3}
 SOURCE, DEST, SIGNED_BIT = 12, 20, 0x80
 
-# Handlers of their own for what kernels do most: (d, s, rounding) -> name
+# Handlers of their own for what kernels do most: (d, s) -> name
 FAST_INTEGER = {
-    ("u64", "u32"): "cvt.u64.u32", ("s64", "u32"): "cvt.u64.u32", ("s64", "s32"): "cvt.s64.s32", ("u64", "s32"): "cvt.s64.s32",
-    ("u32", "u64"): "cvt.u32.u64", ("s32", "s64"): "cvt.u32.u64", ("u32", "s64"): "cvt.u32.u64", ("s32", "u64"): "cvt.u32.u64",
-    ("u32", "u16"): "cvt.u32.u16", ("s32", "u16"): "cvt.u32.u16", ("s32", "s16"): "cvt.s32.s16", ("u32", "s16"): "cvt.s32.s16",
-    ("u16", "u32"): "cvt.u16.u32", ("s16", "s32"): "cvt.u16.u32", ("u16", "s32"): "cvt.u16.u32", ("s16", "u32"): "cvt.u16.u32",
-}  # fmt: skip
+    **{(d, "u32"): "cvt.u64.u32" for d in ("u64", "s64")},
+    **{(d, "s32"): "cvt.s64.s32" for d in ("u64", "s64")},
+    **{(d, s): "cvt.u32.u64" for d in ("u32", "s32") for s in ("u64", "s64")},
+    **{(d, "u16"): "cvt.u32.u16" for d in ("u32", "s32")},
+    **{(d, "s16"): "cvt.s32.s16" for d in ("u32", "s32")},
+    **{(d, s): "cvt.u16.u32" for d in ("u16", "s16") for s in ("u32", "s32")},
+}
 FAST_FLOAT = {
     ("f32", "f16"): "cvt.f32.f16", ("f32", "bf16"): "cvt.f32.bf16", ("f16", "f32"): "cvt.f16.f32",
     ("bf16", "f32"): "cvt.bf16.f32", ("f64", "f32"): "cvt.f64.f32", ("f32", "f64"): "cvt.f32.f64",

@@ -1,7 +1,7 @@
 """Instruction forms: a pattern over the whole opcode, and a function that assembles it.
 
-A pattern lists an opcode's modifiers as the PTX ISA does: `{name:a|b}` is one of several, `[...]` is optional, all else is
-literal. An opcode must match one pattern from end to end, or it is unknown: nothing is ignored, nothing is guessed.
+A pattern lists an opcode's modifiers as the PTX ISA does: `{name:a|b}` is one of several, `[...]` is optional, all
+else is literal. An opcode must match one pattern from end to end, or it is unknown: nothing is ignored or guessed.
 """
 
 import re

@@ -33,17 +33,26 @@ def mov(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
             asm.emit(f"mov.b{width}", d=dest, a=asm.source(value, kind))
 
 
+def _part(asm: "Assembler", vector: Vector, width: int) -> int:
+    """Bits of one element of a vector that makes up `width` bits."""
+    count = len(vector.items)
+    if (width, count) not in ((32, 2), (64, 2), (64, 4), (128, 2), (128, 4)):
+        raise asm.error(f".b{width} has no vector of {count} elements")
+    return width // count
+
+
 def _pack(asm: "Assembler", target: "Operand", value: Vector, width: int) -> None:
     count = len(value.items)
-    part = width // count
+    part = _part(asm, value, width)
     name = f"pack.b{width}.b{part}x{count}"
-    sources = dict(zip(("a", "b", "c", "e"), (asm.source(item, f"b{part}") for item in value.items), strict=False))
-    asm.emit(name, d=asm.dest(target, f"b{width}"), **sources)
+    sources = [asm.source(item, f"b{part}") for item in value.items]
+    a, b, c, e = sources + [NO_OPERAND] * (4 - len(sources))
+    asm.emit(name, d=asm.dest(target, f"b{width}"), a=a, b=b, c=c, e=e)
 
 
 def _unpack(asm: "Assembler", target: Vector, value: "Operand", kind: str) -> None:
     width = WIDTHS[kind]
-    part = width // len(target.items)
+    part = _part(asm, target, width)
     source = asm.source(value, kind)
     for index, item in enumerate(target.items):
         dest = asm.dest(item, f"b{part}")

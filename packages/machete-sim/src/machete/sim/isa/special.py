@@ -1,36 +1,12 @@
 """Special registers (PTX ISA chapter 10) and their numbers in native/control.cpp."""
 
-_ORDER = [
-    "tid.x",
-    "tid.y",
-    "tid.z",
-    "ntid.x",
-    "ntid.y",
-    "ntid.z",
-    "ctaid.x",
-    "ctaid.y",
-    "ctaid.z",
-    "nctaid.x",
-    "nctaid.y",
-    "nctaid.z",
-    "laneid",
-    "warpid",
-    "nwarpid",
-    "smid",
-    "nsmid",
-    "gridid",
-    "lanemask_eq",
-    "lanemask_le",
-    "lanemask_lt",
-    "lanemask_ge",
-    "lanemask_gt",
-    "clock",
-    "clock_hi",
-    "globaltimer",
-    "globaltimer_hi",
-    "dynamic_smem_size",
-    "total_smem_size",
-]
+_TRIPLES = ("tid", "ntid", "ctaid", "nctaid")
+_SINGLES = (
+    "laneid", "warpid", "nwarpid", "smid", "nsmid", "gridid", "lanemask_eq", "lanemask_le", "lanemask_lt",
+    "lanemask_ge", "lanemask_gt", "clock", "clock_hi", "globaltimer", "globaltimer_hi",
+    "dynamic_smem_size", "total_smem_size",
+)  # fmt: skip
+_ORDER = [f"{name}.{axis}" for name in _TRIPLES for axis in "xyz"] + list(_SINGLES)
 _ZERO, _ONE = len(_ORDER), len(_ORDER) + 1
 
 SPECIAL = {f"%{name}": index for index, name in enumerate(_ORDER)}

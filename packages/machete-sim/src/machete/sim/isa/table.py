@@ -9,8 +9,6 @@ if TYPE_CHECKING:
     from ..assembler import Assembler
     from ..ptx import Operand
 
-_SLOTS = ("a", "b", "c", "e")
-
 
 def compute(pattern: str, native: str, operands: str, section: str, mod: int | None = None, optional: int = 0) -> None:
     """Registers a form that reads and writes registers only.
@@ -26,15 +24,13 @@ def compute(pattern: str, native: str, operands: str, section: str, mod: int | N
 def _builder(native: str, kinds: list[str], mod: int | None, optional: int) -> Build:
     def build(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
         asm.expect(ops, *range(len(kinds) - optional, len(kinds) + 1))
-        sources = {
-            slot: asm.source(op, groups.get(kind, kind))
-            for slot, op, kind in zip(_SLOTS, ops[1:], kinds[1:], strict=False)
-        }
+        sources = [asm.source(op, groups.get(kind, kind)) for op, kind in zip(ops[1:], kinds[1:], strict=False)]
+        a, b, c, e = sources + [NO_OPERAND] * (4 - len(sources))
         dest = asm.dest(ops[0], groups.get(kinds[0], kinds[0]))
         if dest == NO_OPERAND:
             raise asm.error("the result of this instruction cannot be discarded")
         width = max(WIDTHS[groups["t"]], 16) if "t" in groups else 0
         name = native.format(**groups, w=width)
-        asm.emit(name, d=dest, mod=modifiers(groups) if mod is None else mod, **sources)
+        asm.emit(name, d=dest, mod=modifiers(groups) if mod is None else mod, a=a, b=b, c=c, e=e)
 
     return build

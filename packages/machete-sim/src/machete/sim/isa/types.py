@@ -11,7 +11,7 @@ FLOATS = {"f16", "bf16", "f32", "f64", "f16x2", "bf16x2", "f32x2", "tf32"}
 ROUNDING = {"rn": 0, "rz": 1, "rm": 2, "rp": 3, "rni": 0, "rzi": 1, "rmi": 2, "rpi": 3}
 FTZ, SAT, RELU, NAN, XORSIGNABS, SATFINITE, ROUND_AWAY = 4, 8, 16, 32, 64, 128, 256
 
-ADDR64, REG64, REG16, SIGNED, POLL, NO_DEST, REG128 = 1, 2, 4, 8, 16, 32, 64
+ADDR64, REG64, REG16, SIGNED, POLL, REG128 = 1, 2, 4, 8, 16, 64
 
 NO_OPERAND = 0x7FFFFFFF
 

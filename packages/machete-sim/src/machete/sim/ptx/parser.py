@@ -34,8 +34,8 @@ _LIMIT = re.compile(
 )
 
 SIZES = {
-    "pred": 0, "b8": 1, "u8": 1, "s8": 1, "b16": 2, "u16": 2, "s16": 2, "f16": 2, "bf16": 2, "b32": 4, "u32": 4, "s32": 4,
-    "f32": 4, "f16x2": 4, "bf16x2": 4, "b64": 8, "u64": 8, "s64": 8, "f64": 8, "b128": 16,
+    "pred": 0, "b8": 1, "u8": 1, "s8": 1, "b16": 2, "u16": 2, "s16": 2, "f16": 2, "bf16": 2, "b32": 4, "u32": 4,
+    "s32": 4, "f32": 4, "f16x2": 4, "bf16x2": 4, "b64": 8, "u64": 8, "s64": 8, "f64": 8, "b128": 16,
 }  # fmt: skip
 
 
@@ -183,7 +183,8 @@ class _Parser:
             kernel.limits[limit[1] or limit[3]] = tuple(int(v) for v in (limit[2] or "").replace(",", " ").split())
         left = re.sub(r'\.pragma\s+"[^"]*"\s*;?', "", _LIMIT.sub("", head)).strip()
         if left:
-            raise self.fail(f"{left.split()[0]} is not known here", match.end())
+            word = left.split()[0]
+            raise self.fail(f"{word} is not known here", match.end() + head.index(word))
         kernel.marks = self.marks
         self.module.kernels[kernel.name] = kernel
         return self._body(kernel, open_brace + 1)
@@ -194,7 +195,7 @@ class _Parser:
         for part in filter(None, (p.strip() for p in text.split(","))):
             match = _PARAMETER.fullmatch(part)
             if match is None or match[2] not in SIZES:
-                raise self.fail(f"parameter {part!r} is not understood", start)
+                raise self.fail(f"parameter {part!r} is not understood", self.text.index(part, start))
             nbytes = SIZES[match[2]] * (int(match[4]) if match[4] else 1)
             align = int(match[1] or SIZES[match[2]])
             offset = -(-offset // align) * align
