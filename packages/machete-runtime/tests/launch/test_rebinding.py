@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 import weakref
 from types import SimpleNamespace
@@ -235,7 +236,7 @@ def test_rebinding_costs_by_what_changes(op_classes) -> None:
     """In a kernel of 300 ops, three tensors are replaced in a small fraction of what planning takes."""
     buffers = [torch.zeros(N) for _ in range(301)]
     ops: list[Any] = []
-    for x, y in zip(buffers, buffers[1:], strict=False):
+    for x, y in itertools.pairwise(buffers):
         ops += op_classes.Scale.schedule(x=x, y=y)
     binding = binding_of(ops)
     changed = [buffers[i] for i in (0, 150, 300)]

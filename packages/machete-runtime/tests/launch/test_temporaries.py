@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from types import SimpleNamespace
 
 import pytest
@@ -66,7 +67,7 @@ def test_a_chain_of_ops_shares_two_buffers(arch: str, device: str, op_classes: S
     hidden = [temporary((700,), torch.float32, device) for _ in range(6)]
     chain = [x, *hidden, y]
     ops = []
-    for source, target in zip(chain, chain[1:], strict=False):
+    for source, target in itertools.pairwise(chain):
         ops += op_classes.Scale.schedule(x=source, y=target)
     assert placed(ops)[1] == 2 * aligned(2800)
     kernel = Megakernel(ops, arch=arch if device == "cpu" else None)

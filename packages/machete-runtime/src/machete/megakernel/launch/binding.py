@@ -50,6 +50,7 @@ class Binding:
         self._slots: list[Slot] = []
         self._named: dict[str, Slot] = {}
         self._groups: dict[tuple[Slot, ...], Group] = {}
+        self._last: Group | None = None  # the one that moved last
         self._scalars: dict[str, list[Scalar]] = _scalars(ops, image)
 
     def now(self, index: int) -> TensorInfo:
@@ -106,13 +107,20 @@ class Binding:
         changes: list[Change] = []
         if any(moves):
             by_slot = np.array(moves, dtype=np.int64)
-            self._move_views(group, by_slot[group.owner])
+            moved = by_slot[group.owner]
+            places = tuple(slot.address + distance for slot, distance in zip(slots, moves, strict=True))
+            if self._last is not group or len(group.apart) > 100:
+                group.apart.clear()  # others have moved in the meantime
+            if places not in group.apart:
+                self._check_apart(group, moved)
+                group.apart.add(places)
+            self._last = group
+            self._moved[group.inside] += moved
             self.image.words[group.positions] += by_slot[group.word_owner].view(np.uint64)
-            for slot, moved in zip(slots, moves, strict=True):
-                slot.address += moved
-                if moved and slot.rivals:
-                    self._drop(slot.rivals)
-                    slot.rivals = []
+            for slot, place, distance in zip(slots, places, moves, strict=True):
+                slot.address = place
+                if distance and slot.rivals:
+                    self._drop_rivals(slot)
             changes = [group]
         for slot, tensor in tensors.items():
             if not slot.borrows and slot.tensor is not tensor:
@@ -122,26 +130,18 @@ class Binding:
             changes[0].tensors = [tensor for slot, tensor in tensors.items() if not slot.borrows]
         return changes
 
-    def _move_views(self, group: Group, moved: np.ndarray) -> None:
-        """Move the views of a group by so many bytes, unless they would meet others."""
+    def _check_apart(self, group: Group, moved: np.ndarray) -> None:
+        """Moved by so many bytes, the views of the group share no bytes with others that would matter."""
         inside = group.inside
-        begin, end = self._begin.copy(), self._end.copy()
-        begin[inside] += moved
-        end[inside] += moved
-        meets = begin[inside, None] < end
-        meets &= begin < end[inside, None]
-        meets &= group.matters
-        if meets.any():
-            self._check_apart(group, self._moved[inside] + moved, begin, meets)
-        self._begin, self._end = begin, end
-        self._moved[inside] += moved
-
-    def _check_apart(self, group: Group, moved: np.ndarray, begin: np.ndarray, meets: np.ndarray) -> None:
-        """Spans meet: see whether bytes do."""
+        after = self._moved.copy()
+        after[inside] += moved
+        begin, end = self._begin + after, self._end + after
+        meets = (begin[inside, None] < end) & (begin < end[inside, None]) & group.matters
         for row, other in zip(*np.nonzero(meets), strict=True):
-            mine, theirs = self.views[group.inside[row]], self.views[other]
-            here = replace(mine.info, address=mine.info.address + int(moved[row]))
-            if theirs.info.is_empty or not here.overlaps(replace(theirs.info, address=int(begin[other]))):
+            mine, theirs = self.views[inside[row]], self.views[other]
+            here = replace(mine.info, address=mine.info.address + int(after[inside[row]]))
+            there = replace(theirs.info, address=theirs.info.address + int(after[other]))
+            if not here.overlaps(there):
                 continue
             (index, name), (user, old) = theirs.uses[0], mine.uses[0]
             raise OverlapError(
@@ -151,15 +151,17 @@ class Binding:
                 fix="pass a tensor of its own, or schedule the ops again",
             )
 
-    def _drop(self, slots: Iterable[Slot]) -> None:
-        """Slots that do not lie in one piece any more: views keep their memory alive again."""
-        for slot in slots:
+    def _drop_rivals(self, moved: Slot) -> None:
+        """Forget slots that do not lie in one piece any more; what they have left is kept alive by its views again."""
+        for slot in moved.rivals:
             slot.bound = False
             self._slots.remove(slot)
-            for index in slot.views:
+            for index in slot.views - moved.views:
                 self.views[index].tensor = slot.tensor
             for other in slot.rivals:
-                other.rivals = [rival for rival in other.rivals if rival is not slot]
+                if other is not moved:
+                    other.rivals.remove(slot)
+        moved.rivals = []
         self._named = {name: slot for name, slot in self._named.items() if slot.bound}
         self._groups = {key: group for key, group in self._groups.items() if all(slot.bound for slot in key)}
 

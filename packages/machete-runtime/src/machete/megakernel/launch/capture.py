@@ -6,17 +6,23 @@ destructor the driver calls from a thread of its own when the last instance of t
 """
 
 import ctypes
+import functools
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 
-from .driver import checked
+from .driver import checked, make_current
 
 _kept: list[tuple[ctypes.Array, object]] = []
 _lock = threading.Lock()
+
+
+@functools.cache
+def _library() -> ctypes.CDLL:
+    return ctypes.CDLL(None)  # the C library of this process
 
 
 def capture_on(stream: int) -> tuple[int, Any] | None:
@@ -28,6 +34,18 @@ def capture_on(stream: int) -> tuple[int, Any] | None:
     if status != driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_ACTIVE:
         return None
     return int(number), graph
+
+
+@contextmanager
+def setting_up(device: torch.device) -> Iterator[None]:
+    """Where memory of a kernel is allocated and written: on its device, and never as part of a capture."""
+    if device.type != "cuda":
+        yield
+        return
+    with torch.cuda.device(device):
+        make_current(device.index)
+        with not_captured(device.index) if torch.cuda.is_current_stream_capturing() else nullcontext():
+            yield
 
 
 @contextmanager
@@ -48,17 +66,23 @@ def not_captured(device: int) -> Iterator[None]:
         checked(driver.cuThreadExchangeStreamCaptureMode(before), "cuThreadExchangeStreamCaptureMode")
 
 
+def kept() -> int:
+    """Number of captured launches whose graphs exist, after letting go of those whose graphs are gone."""
+    with _lock:
+        _kept[:] = [entry for entry in _kept if _library().sem_trywait(entry[0]) != 0]
+        return len(_kept)
+
+
 def keep_with(graph: Any, objects: object) -> None:
     """Keep `objects` alive as long as the graph, or an executable graph made from it, exists."""
     from cuda.bindings import driver
 
-    library = ctypes.CDLL(None)
+    kept()
+    semaphore = (ctypes.c_byte * 64)()  # a sem_t has 32 bytes on Linux
+    _library().sem_init(semaphore, 0, 0)
     with _lock:
-        _kept[:] = [entry for entry in _kept if library.sem_trywait(entry[0]) != 0]
-        semaphore = (ctypes.c_byte * 64)()  # a sem_t has 32 bytes on Linux
-        library.sem_init(semaphore, 0, 0)
         _kept.append((semaphore, objects))
-    destroy = driver.CUhostFn(ctypes.cast(library.sem_post, ctypes.c_void_p).value)
+    destroy = driver.CUhostFn(ctypes.cast(_library().sem_post, ctypes.c_void_p).value)
     no_sync = driver.CUuserObject_flags.CU_USER_OBJECT_NO_DESTRUCTOR_SYNC
     user_object = checked(
         driver.cuUserObjectCreate(ctypes.addressof(semaphore), destroy, 1, int(no_sync)), "cuUserObjectCreate"

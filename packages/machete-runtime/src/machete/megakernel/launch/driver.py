@@ -14,18 +14,31 @@ _COOPERATIVE = 2  # CU_LAUNCH_ATTRIBUTE_COOPERATIVE
 _INVALID_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT: this thread has not used CUDA yet
 
 
-class _LaunchAttribute(ctypes.Structure):
+class LaunchAttribute(ctypes.Structure):
+    """`CUlaunchAttribute`: what it is, and 64 bytes of value."""
+
     _fields_ = (("id", ctypes.c_int), ("padding", ctypes.c_int), ("value", ctypes.c_int * 16))
 
 
-class _LaunchConfig(ctypes.Structure):
+class LaunchConfig(ctypes.Structure):
+    """`CUlaunchConfig`."""
+
     _fields_ = (
         ("grid", ctypes.c_uint * 3),
         ("block", ctypes.c_uint * 3),
         ("shared_bytes", ctypes.c_uint),
         ("stream", ctypes.c_void_p),
-        ("attributes", ctypes.POINTER(_LaunchAttribute)),
+        ("attributes", ctypes.POINTER(LaunchAttribute)),
         ("num_attributes", ctypes.c_uint),
+    )
+
+
+def launch_config(grid: int, block: int, shared_bytes: int, stream: int, *, cooperative: bool) -> LaunchConfig:
+    """How to launch `grid` CTAs of `block` threads. `cooperative`: all of them resident at a time, or none."""
+    attribute = LaunchAttribute(_COOPERATIVE)
+    attribute.value[0] = 1
+    return LaunchConfig(
+        (grid, 1, 1), (block, 1, 1), shared_bytes, stream or None, ctypes.pointer(attribute), int(cooperative)
     )
 
 
@@ -88,16 +101,7 @@ class PreparedLaunch:
     ) -> None:
         self._device = device
         self._pointers = (ctypes.c_void_p * len(parameters))(*parameters)
-        self._attribute = _LaunchAttribute(_COOPERATIVE)
-        self._attribute.value[0] = 1
-        self._config = _LaunchConfig(
-            (grid, 1, 1),
-            (block, 1, 1),
-            shared_bytes,
-            stream or None,
-            ctypes.pointer(self._attribute),
-            1 if cooperative else 0,
-        )
+        self._config = launch_config(grid, block, shared_bytes, stream, cooperative=cooperative)
         launch = library().cuLaunchKernelEx
         self._call = functools.partial(
             launch, ctypes.byref(self._config), ctypes.c_void_p(function), ctypes.byref(self._pointers), None

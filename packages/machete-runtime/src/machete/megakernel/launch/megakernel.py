@@ -1,6 +1,7 @@
 """`Megakernel`: a list of ops as one persistent kernel, on the GPU or on the simulator."""
 
 import dataclasses
+import functools
 import logging
 import threading
 import time
@@ -18,6 +19,7 @@ from machete.megakernel.plan.plan import Plan
 from . import tensormap
 from .artefact import Artefact
 from .binding import Argument, Binding, Replacements
+from .capture import setting_up
 from .extents import Extents
 from .image import Image
 from .slots import Change
@@ -196,7 +198,8 @@ class Megakernel:
         artefact = self.compile()
         with self._lock:
             if self._bound is None:
-                self._bound = _Bound(self.plan, self._ops, self._arena_bytes, self.device, artefact, self._lock)
+                with setting_up(self.device):
+                    self._bound = _Bound(self.plan, self._ops, self._arena_bytes, self.device, artefact, self._lock)
                 self._ops = self._bound.binding.ops  # from now on the binding alone keeps tensors alive
             return self._bound
 
@@ -222,9 +225,7 @@ class _Bound:
         views = [view for view in self.binding.views if view.info.address >= ARENA]
         temporaries = np.array([word for view in views for word in self.binding.words(view)], dtype=np.int64)
 
-        def make_state() -> LaunchState:
-            return LaunchState(tables, image, temporaries, arena_bytes, device)
-
+        self.make_state = functools.partial(LaunchState, tables, image, temporaries, arena_bytes, device)
         self._image, self._lock = image, lock
         self.state: LaunchState | None = None  # on the simulator
         if on_gpu:
@@ -233,9 +234,11 @@ class _Bound:
             self._current_device: Callable[[], int] = torch._C._cuda_getDevice
             self._stream: Callable[[int], int] = torch._C._cuda_getCurrentRawStream
             self._capturing: Callable[[], bool] = torch._C._cuda_isCurrentStreamCapturing
-            self._launchers = StreamLaunchers(artefact, tables, self.binding, make_state, device.index, plan.num_sms)
+            self._launchers = StreamLaunchers(
+                artefact, tables, self.binding, self.make_state, device.index, plan.num_sms
+            )
         else:
-            self.state = make_state()
+            self.state = self.make_state()
 
     def change(self, arguments: Mapping[str, object], replaced: Replacements, extents: Mapping[str, int]) -> None:
         """Rebind; raises before anything changes."""

@@ -87,6 +87,7 @@ class Group(Change):
         inside: indices of their views; `owner` the number of the slot of each.
         word_owner: the same for each of `positions`.
         matters: bool[inside, views]: a common byte would matter, since one of both is written.
+        apart: addresses of the slots that were found to share nothing with other views, as long as those do not move.
         held: what changes if the slots get other tensors with the same memory: no words.
     """
 
@@ -107,6 +108,7 @@ class Group(Change):
         self.matters = written[self.inside, None] | written
         for row, owner in enumerate(self.owner):
             self.matters[row, members[owner]] = False  # they move together
+        self.apart: set[tuple[int, ...]] = set()
         self.held = Change(np.zeros(0, dtype=np.int64))
 
 

@@ -35,7 +35,7 @@ _L2_PROMOTION_256B = 3 << 17
 
 
 def _strides(info: TensorInfo) -> list[int]:
-    """Bytes from one element to the next along each dim, innermost first; where nothing steps, a value that is valid."""
+    """Bytes from one element to the next along each dim, innermost first; a valid value where nothing steps."""
     strides = []
     for extent, stride in zip(info.shape[::-1], info.strides[::-1], strict=True):
         strides.append(stride * info.itemsize if extent > 1 else STRIDE_BYTES)
