@@ -61,7 +61,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     arch = config.getoption("--arch")
-    if arch is not None and not hasattr(config, "workerinput"):
+    if arch is not None and not config.option.collectonly and not hasattr(config, "workerinput"):
         config.pluginmanager.register(ExecutedTests(arch), "machete-executed-tests")
 
 
