@@ -8,7 +8,7 @@ LOG2_E = 1.4426950408889634
 
 def sigmoid(x):
     """1 / (1 + exp(-x)); 0 and 1 at the infinities."""
-    return Float32(1.0) / (Float32(1.0) + cute.math.exp2(x * -LOG2_E, fastmath=True))
+    return cute.arch.rcp_approx(Float32(1.0) + cute.math.exp2(x * -LOG2_E, fastmath=True))
 
 
 def silu(x):
@@ -22,8 +22,14 @@ def gelu(x):
 
 
 def relu(x):
-    """max(x, 0)."""
-    return cute.arch.fmax(x, Float32(0.0))
+    """max(x, 0); NaN stays NaN."""
+    return cute.arch.fmax(x, Float32(0.0), nan=True)
 
 
 ACTIVATIONS = {"silu": silu, "sigmoid": sigmoid, "gelu": gelu, "relu": relu}
+
+
+def gated(name: str):
+    """activation(gate) * up as a function of both, for the activation of this name."""
+    activation = ACTIVATIONS[name]
+    return lambda gate, up: activation(gate) * up

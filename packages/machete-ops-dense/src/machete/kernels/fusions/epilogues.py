@@ -67,19 +67,19 @@ class Activation(Epilogue):
     """silu, sigmoid, gelu or relu of the value."""
 
     def __init__(self, name: str) -> None:
-        check_activation(name)
+        check_activation(name, "Activation")
         super().__init__(config={"name": name})
 
     def apply(self, value, fetched):
         return ACTIVATIONS[self.name](value)
 
 
-def check_activation(name: str) -> None:
+def check_activation(name: str, where: str) -> None:
     """Refuse a name that is none of `ACTIVATIONS`."""
     if name not in ACTIVATIONS:
         raise ScheduleError(
             what=f"unknown activation {name!r}",
-            where="epilogue",
+            where=where,
             why="device code has a fixed set of activations",
-            fix=f"use one of {', '.join(ACTIVATIONS)}, or derive an Epilogue",
+            fix=f"use one of {', '.join(ACTIVATIONS)}",
         )

@@ -4,7 +4,7 @@ import torch
 
 from machete.megakernel import Fusion
 
-from .activations import ACTIVATIONS
+from .activations import gated
 from .epilogues import check_activation
 
 
@@ -17,8 +17,8 @@ class GluPair(Fusion):
     reads = {"up": (None, ("batch", "columns", "depth"))}
 
     def __init__(self, up: torch.Tensor, activation: str = "silu") -> None:
-        check_activation(activation)
+        check_activation(activation, "GluPair")
         super().__init__(up=up, config={"activation": activation})
 
     def apply(self, gate, up):
-        return ACTIVATIONS[self.activation](gate) * up
+        return gated(self.activation)(gate, up)

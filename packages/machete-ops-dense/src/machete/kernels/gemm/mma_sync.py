@@ -30,7 +30,7 @@ class MmaSyncGemm(OperandLoader, GemmOp):
         return gemm_pipeline(tile_n, RING_PAGES // operand_pages(tile_n))
 
     @cute.jit
-    def compute(self, ring, tile_B, tile_M, tile_N, c):
+    def compute(self, ring, tile_B, tile_M, tile_N, c, epilogue):
         warp = cute.arch.make_warp_uniform(cute.arch.thread_idx()[0] // 32)
         warp_rows, warp_columns = self.tile_size_M // WARPS_M, self.tile_size_N // WARPS_N
         first_row = warp % WARPS_M * warp_rows
@@ -54,7 +54,7 @@ class MmaSyncGemm(OperandLoader, GemmOp):
         row = tile_M * self.tile_size_M + first_row
         column = tile_N * self.tile_size_N + first_column
         for m in cutlass.range_constexpr(warp_rows // 16):
-            store_fragment(c, tile_B, row + m * 16, column, fragments[m], warp_columns // 8)
+            store_fragment(c, tile_B, row + m * 16, column, fragments[m], warp_columns // 8, epilogue)
 
 
 def _swizzled(base, row, chunk):

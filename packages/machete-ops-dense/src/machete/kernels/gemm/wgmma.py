@@ -29,7 +29,7 @@ class WgmmaGemm(OperandLoader, GemmOp):
         return gemm_pipeline(tile_n, RING_PAGES // operand_pages(tile_n))
 
     @cute.jit
-    def compute(self, ring, tile_B, tile_M, tile_N, c):
+    def compute(self, ring, tile_B, tile_M, tile_N, c, epilogue):
         group = cute.arch.make_warp_uniform(cute.arch.thread_idx()[0] // 128)
         mma = hopper.make_trivial_tiled_mma(
             self.a_dtype,
@@ -62,7 +62,7 @@ class WgmmaGemm(OperandLoader, GemmOp):
 
         warp = cute.arch.make_warp_uniform(cute.arch.thread_idx()[0] // 32)
         row = tile_M * self.tile_size_M + warp * 16
-        store_fragment(c, tile_B, row, tile_N * self.tile_size_N, tCrC, self.tile_size_N // 8)
+        store_fragment(c, tile_B, row, tile_N * self.tile_size_N, tCrC, self.tile_size_N // 8, epilogue)
 
     def _operand(self, ring, dtype, rows: int, offset):
         """`rows` x TILE_K of every page of the ring, in the layout TMA wrote; the last mode is the page."""
