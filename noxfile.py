@@ -36,7 +36,10 @@ def scripts() -> Path:
 
 def run(session: nox.Session, program: str, *arguments: str, **variables: str) -> None:
     """Run a program of the prepared environment."""
-    path = os.pathsep.join([str(scripts()), os.environ.get("PATH", "")])
+    try:
+        path = os.pathsep.join([str(scripts()), os.environ.get("PATH", "")])
+    except subprocess.CalledProcessError:
+        session.error("the environment could not be prepared; the lines above say why")
     session.run(str(scripts() / program), *arguments, env={"PATH": path, **variables}, external=True)
 
 
