@@ -18,6 +18,7 @@ class Scale(Op):
     reads = {"x": (None, ("N",))}
     writes = {"y": (None, ("N",))}
     tile = ("N",)
+    resizable = ("N",)
     scalars = {"factor": torch.float32}
 
     @classmethod
@@ -38,6 +39,7 @@ class Add(Op):
     reads = {"x": (torch.float32, ("N",)), "y": (torch.float32, ("N",))}
     writes = {"z": (torch.float32, ("N",))}
     tile = ("N",)
+    resizable = ("N",)
     pipeline = PipelineSpec.streaming(input_stages=3, output_stages=2, stage_pages=2, page_bytes=1024)
 
     @classmethod
@@ -77,6 +79,7 @@ class Outer(Op):
     reads = {"x": (None, ("M",)), "y": (None, ("N",))}
     writes = {"z": (None, ("M", "N"))}
     tile = ("M", "N")
+    resizable = ("M", "N")
 
     @classmethod
     def schedule(cls, *, x, y, z):

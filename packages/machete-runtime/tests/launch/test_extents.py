@@ -77,6 +77,14 @@ def test_extents_that_were_not_planned(op_classes, extent) -> None:
         kernel.run(extents={"N": extent})
 
 
+def test_dims_that_code_rests_on(op_classes) -> None:
+    table, y = torch.ones(50), torch.ones(300)
+    index, length = torch.zeros(300, dtype=torch.int32), torch.zeros(1, dtype=torch.int32)
+    kernel = Megakernel(op_classes.Take.schedule(table=table, index=index, length=length, y=y))
+    with pytest.raises(ExtentError, match=r"dim 'N' of op 0 \(Take\) keeps the extent"):
+        kernel.run(extents={"N": 5})
+
+
 def test_unknown_dims(op_classes) -> None:
     kernel = Megakernel(op_classes.Scale.schedule(x=torch.ones(10), y=torch.ones(10)))
     with pytest.raises(UnknownArgumentError, match="no op has a dim 'M'"):

@@ -28,6 +28,7 @@ class GemmOp(Op):
     reads = {"a": (None, ("B", "M", "K")), "b": (None, ("B", "N", "K"))}
     writes = {"c": (None, ("B", "M", "N"))}
     tile = ("B", "M", "N")
+    resizable = ("B", "M", "N", "K")
     fusions = {
         "prologue": {"batch": "B", "rows": "M", "columns": "K"},
         "combine": {"batch": "B", "rows": "M", "columns": "N", "depth": "K"},
@@ -114,6 +115,13 @@ class GemmOp(Op):
             "a": TmaBox((1, op.tile_sizes["M"], TILE_K), swizzle=128),
             "b": TmaBox((1, op.tile_sizes["N"], TILE_K), swizzle=128),
         }
+
+    @classmethod
+    def takes_whole_rows(cls, op: ScheduledOp) -> bool:
+        """Whether the product takes fusions that need whole rows of a: prologues, and combining two products."""
+        from . import gemv
+
+        return gemv.fits(op)
 
     @classmethod
     def lower(cls, target: Target, op: ScheduledOp) -> ScheduledOp:

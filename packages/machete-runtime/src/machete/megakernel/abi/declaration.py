@@ -104,6 +104,7 @@ def declare(cls: type[Op], *, is_lowered: bool) -> OpDeclaration:
     tensors = _tensors(cls)
     dims = tuple(dict.fromkeys(dim for tensor in tensors.values() for dim in tensor.dims))
     _check_tile(cls, dims)
+    _check_resizable(cls, dims)
     _check_scalars(cls, tensors)
     _check_names(cls, tensors)
     _check_reserved(cls, tensors, dims)
@@ -208,6 +209,16 @@ def _entries(cls: type[Op]) -> Iterator[tuple[str, str, torch.dtype | None, tupl
                     "merge dims, or split the tensor",
                 )
             yield table, name, dtype, dims
+
+
+def _check_resizable(cls: type[Op], dims: tuple[str, ...]) -> None:
+    if not isinstance(cls.resizable, tuple):
+        fix = f"resizable = ({cls.resizable!r},)" if isinstance(cls.resizable, str) else 'resizable = ("N",)'
+        raise _error(cls, f"resizable is {cls.resizable!r}", "resizable is a tuple of dim names", fix)
+    for dim in cls.resizable:
+        if dim not in dims:
+            what = f"resizable names dim {dim!r}, which no tensor has{closest(str(dim), dims)}"
+            raise _error(cls, what, "only dims of tensors have extents", f"dims: {listing(dims)}")
 
 
 def _check_tile(cls: type[Op], dims: tuple[str, ...]) -> None:

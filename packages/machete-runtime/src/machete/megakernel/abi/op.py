@@ -65,6 +65,9 @@ class Op:
     Class attributes:
         reads, writes: tensors. A name in both is updated in place, and declared alike in both.
         tile: the tiled dims, slowest first.
+        resizable: the dims that may be smaller in a run than when the op was scheduled (`Megakernel.run(extents=…)`): code
+            takes their extents from `self.<D>`, and no config or tile size follows from them. Tiles outside are
+            skipped; a phase that takes `tiles` skips them itself.
         scalars: runtime scalars: float32, int32 or int64. Their values may change between runs.
         pipeline: pages in shared memory; None for none at all.
         targets: the architectures that the op claims.
@@ -80,6 +83,7 @@ class Op:
     reads: ClassVar[Mapping[str, tuple[torch.dtype | None, tuple[str, ...]]]] = MappingProxyType({})
     writes: ClassVar[Mapping[str, tuple[torch.dtype | None, tuple[str, ...]]]] = MappingProxyType({})
     tile: ClassVar[tuple[str, ...]] = ()
+    resizable: ClassVar[tuple[str, ...]] = ()
     scalars: ClassVar[Mapping[str, torch.dtype]] = MappingProxyType({})
     pipeline: ClassVar[PipelineSpec | None] = None
     targets: ClassVar[tuple[str, ...]] = tuple(TARGETS)

@@ -1,8 +1,9 @@
 """Extents that change from run to run, up to those that the plan was made for.
 
 A dim's name stands for one extent in an op; across ops, two dims are one if they are the same axis of the same tensor.
-So `{"M": 37}` reaches every op that M is carried to, under whatever name. Tile counts in the records stay the plan's:
-they say how tiles are numbered. Tiles outside of the extents are skipped on the device, and signal all the same.
+So `{"M": 37}` reaches every op that M is carried to, under whatever name; all of them have to declare it `resizable`.
+Tile counts in the records stay the plan's: they say how tiles are numbered. Tiles outside of the extents are skipped on
+the device, and signal all the same.
 """
 
 from collections.abc import Mapping, Sequence
@@ -56,6 +57,16 @@ class Extents:
                 where=where,
                 why="ops call different things by this name",
                 fix="make a kernel of its own for the ops whose extents change, or rename the dim of one op",
+            )
+        fixed = [(index, dim) for index, dim in self._named[name] if dim not in self._ops[index].op.resizable]
+        if fixed:
+            index, dim = fixed[0]
+            op = self._ops[index].op
+            raise ExtentError(
+                what=f"dim {dim!r} of op {index} ({op.__name__}) keeps the extent that it was scheduled with",
+                where=where,
+                why=f"its code may rest on it: {op.__name__}.resizable is {op.resizable}",
+                fix=f"schedule the ops again, or declare {dim!r} in `resizable` if the code takes it from self.{dim}",
             )
         most = planned.pop()
         if isinstance(extent, bool) or not isinstance(extent, int) or not 0 <= extent <= most:
