@@ -89,18 +89,54 @@ inline void addresses(RegView& w, const Inst& i, Addresses& out) {
                 1u << lane};
 }
 
+// What the lanes of an access have in common.
+struct Extent {
+    uint64_t low = ~0ull, high = 0, all = 0;
+    bool contiguous = false;   // all lanes, one after the other
+};
+
+Extent extent_of(const Addresses& addr, uint32_t mask, uint32_t bytes) {
+    Extent e;
+    if (mask == ~0u) {
+        uint64_t gaps = 0;
+        for (uint32_t l = 0; l < kLanes; ++l) {
+            const uint64_t a = addr.a[l];
+            e.low = a < e.low ? a : e.low;
+            e.high = a > e.high ? a : e.high;
+            e.all |= a;
+            gaps |= a - addr.a[0] - uint64_t(l) * bytes;
+        }
+        e.contiguous = gaps == 0;
+        return e;
+    }
+    for (uint32_t l = 0; l < kLanes; ++l) {
+        if (!(mask >> l & 1)) continue;
+        const uint64_t a = addr.a[l];
+        e.low = a < e.low ? a : e.low;
+        e.high = a > e.high ? a : e.high;
+        e.all |= a;
+    }
+    return e;
+}
+
+// Whether all of n shadow bytes are 1.
+bool written(const uint8_t* shadow, uint32_t n) {
+    uint64_t wrong = 0;
+    for (; n >= 8; n -= 8, shadow += 8) {
+        uint64_t v;
+        std::memcpy(&v, shadow, 8);
+        wrong |= v ^ 0x0101010101010101ull;
+    }
+    for (; n; --n, ++shadow) wrong |= *shadow ^ 1u;
+    return wrong == 0;
+}
+
 // Host addresses of an access by the lanes of the mask; checked.
 template <Space S, bool Write>
 void resolve(Warp& w, Addresses& addr, uint32_t mask, uint32_t bytes) {
     const char* what = Write ? "store" : "load";
-    uint64_t lo = ~0ull, hi = 0, all = 0;
-    for (uint32_t l = 0; l < kLanes; ++l) {
-        if (!(mask >> l & 1)) continue;
-        const uint64_t a = addr.a[l];
-        lo = a < lo ? a : lo;
-        hi = a > hi ? a : hi;
-        all |= a;
-    }
+    const Extent e = extent_of(addr, mask, bytes);
+    const uint64_t lo = e.low, hi = e.high, all = e.all;
     static const char* const names[] = {"global", "shared", "local", "param"};
     if (all & (bytes - 1))
         for (uint32_t l = 0; l < kLanes; ++l)
@@ -119,6 +155,20 @@ void resolve(Warp& w, Addresses& addr, uint32_t mask, uint32_t bytes) {
                                 format("%s of %u bytes at shared address %#llx; this CTA has %#x to %#x", what, bytes,
                                        static_cast<unsigned long long>(addr.a[l]), kSharedBase, cta.shared_end),
                                 1u << l};
+        const auto host = reinterpret_cast<uint64_t>(cta.shared);
+        if (e.contiguous) {
+            uint8_t* s = cta.shadow + lo;
+            bool good = true;
+            if constexpr (Write) {
+                std::memset(s, 1, size_t(kLanes) * bytes);
+            } else {
+                good = written(s, kLanes * bytes);
+            }
+            if (good) {
+                for (uint32_t l = 0; l < kLanes; ++l) addr.a[l] += host;
+                return;
+            }
+        }
         for (uint32_t l = 0; l < kLanes; ++l) {
             if (!(mask >> l & 1)) continue;
             const auto a = static_cast<uint32_t>(addr.a[l]);
@@ -126,10 +176,9 @@ void resolve(Warp& w, Addresses& addr, uint32_t mask, uint32_t bytes) {
             if constexpr (Write) {
                 std::memset(s, 1, bytes);
             } else {
-                for (uint32_t k = 0; k < bytes; ++k)
-                    if (s[k] != 1) uninitialised(cta, *w.machine, a, bytes, l, what);
+                if (!written(s, bytes)) uninitialised(cta, *w.machine, a, bytes, l, what);
             }
-            addr.a[l] = reinterpret_cast<uint64_t>(cta.shared + a);
+            addr.a[l] += host;
         }
     } else if constexpr (S == kLocal) {
         const uint32_t size = w.machine->program.local_bytes;
@@ -197,6 +246,9 @@ void load_element(RegView& w, const Inst& i, uint32_t reg, const Addresses& addr
             const T v = read<T>(addr.a[l] + offset);
             d[l] = sign ? static_cast<uint64_t>(static_cast<int64_t>(static_cast<S>(v))) : uint64_t(v);
         });
+    } else if constexpr (sizeof(T) >= 4) {
+        auto* d = lanes<uint32_t>(w, reg);
+        each(mask, [&](uint32_t l) { d[l] = static_cast<uint32_t>(read<T>(addr.a[l] + offset)); });
     } else {
         using S = std::make_signed_t<T>;
         auto* d = lanes<uint32_t>(w, reg);

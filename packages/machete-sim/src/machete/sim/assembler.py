@@ -5,6 +5,7 @@ also holds what forms need to check: the width of every register operand against
 """
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,8 +33,8 @@ from .ptx import (
     parse_operands,
 )
 from .ptx.parser import SIZES, offsets
+from .registers import SLOT, Access, Flow, Register, place
 
-SLOT = 128  # bytes of one 32-bit register of a warp
 CONSTANT = 1 << 31  # operand bit: the offset is into the constant pool
 
 _OPCODES = {name: index for index, name in enumerate(_core.opcode_names())}
@@ -58,15 +59,16 @@ class Assembler:
         self.ext: list[int] = []
         self.places: list[int] = []
         self.marks: dict[int, Mark] = {}
-        self._registers: dict[tuple[int, str], tuple[int, int]] = {}  # scope, name -> offset, width
-        self._resolved: dict[tuple[int, str], tuple[int, int]] = {}
+        self._registers: dict[tuple[int, str], tuple[Register, int]] = {}  # scope, name -> register, width
+        self._resolved: dict[tuple[int, str], tuple[Register, int]] = {}
         self._predicates: dict[tuple[int, str], int] = {}
-        self._register_bytes = 0
+        self._widths: list[int] = []  # of registers
+        self._accesses: list[Access] = []
+        self._flows: dict[int, Flow] = {}
         self._constants: dict[tuple[int, int], int] = {}
         self._constant_words: list[np.ndarray] = []
         self._constant_bytes = 0
         self._next_predicate = 2
-        self._temporaries = 0
         self._branches: list[tuple[int, Scope, str, Instruction]] = []
         self._guard = -1
         self._current: Instruction | None = None
@@ -102,8 +104,8 @@ class Assembler:
 
     # ---- operands
 
-    def _register(self, name: str) -> tuple[int, int] | None:
-        """Offset and width of a register, or None if the name is none."""
+    def _register(self, name: str) -> tuple[Register, int] | None:
+        """A register and its width, or None if the name is none."""
         scope = self._current.scope if self._current else None
         assert scope is not None
         key = (id(scope), name)
@@ -125,11 +127,10 @@ class Assembler:
         self._resolved[key] = known
         return known
 
-    def temporary(self, width: int) -> int:
+    def temporary(self, width: int) -> Register:
         """A fresh register."""
-        offset = self._register_bytes
-        self._register_bytes += SLOT * max(width // 32, 1)
-        return offset
+        self._widths.append(width)
+        return Register(len(self._widths) - 1)
 
     def predicate_index(self, name: str) -> int:
         assert self._current is not None
@@ -295,7 +296,10 @@ class Assembler:
         imm: int = 0,
         flags: int = 0,
         count: int | None = None,
+        defines: int = 0,
+        reads_d: bool = False,
     ) -> None:
+        """Adds a record. `defines`: how many entries of ext, from the first, are results; reads_d: d is an operand."""
         opcode = _OPCODES.get(name)
         if opcode is None:
             raise self.error(f"{name} is not implemented")
@@ -307,6 +311,11 @@ class Assembler:
             )
         )  # fmt: skip
         self.ext.extend(ext)
+        results = [op for op in ((*ext[:defines],) if reads_d else (d, *ext[:defines])) if type(op) is Register]
+        operands = [op for op in (a, b, c, e, *ext[defines:], *((d,) if reads_d else ())) if type(op) is Register]
+        self._accesses.append(Access(tuple(operands), tuple(results), self._guard < 0))
+        if name in ("exit", "trap"):
+            self._flows[len(self.records) - 1] = Flow(falls_through=self._guard >= 0)
 
     def branch(self, label: str) -> None:
         assert self._current is not None
@@ -349,16 +358,22 @@ class Assembler:
                 self._current = ins
                 raise self.error(f"label {label} is not defined")
             self.records[record] = (*self.records[record][:10], starts[target], *self.records[record][11:])
+            self._flows[record] = Flow(starts[target], ins.guard is not None)
         return self._finish()
 
     def _finish(self) -> Code:
-        code = np.array(self.records, np.uint32).reshape(-1, 16)
+        places, register_bytes = place(self._accesses, self._flows, self._widths)
+
+        def located(operands: "Sequence[int]") -> list[int]:
+            return [places[op] if type(op) is Register else op for op in operands]
+
+        code = np.array([located(record) for record in self.records], np.uint32).reshape(-1, 16)
         words = np.concatenate(self._constant_words) if self._constant_words else np.zeros(16, np.uint64)
         program = _core.make_program(
             code,
-            np.array(self.ext or [0], np.uint32),
+            np.array(located(self.ext) or [0], np.uint32),
             words,
-            register_bytes=max(self._register_bytes, SLOT),
+            register_bytes=register_bytes,
             predicates=self._next_predicate,
             static_shared=self.static_shared,
             local_bytes=self.local_bytes,

@@ -28,7 +28,7 @@ def ldmatrix(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> No
     count = int(groups["count"])
     a, imm, flags = asm.address(ops[1], "shared" if "space" in groups else "generic")
     registers = _registers(asm, ops[0], count, dest=True)
-    asm.emit("ldmatrix", a=a, imm=imm, flags=flags, ext=registers, mod=count | ("trans" in groups) << 8)
+    asm.emit("ldmatrix", a=a, imm=imm, flags=flags, ext=registers, mod=count | ("trans" in groups) << 8, defines=count)
 
 
 @form(f"stmatrix.sync.aligned.m8n8.x{{count:1|2|4}}[.{{trans:trans}}]{SHARED}.b16", section="9.7.14.5.16")
@@ -69,7 +69,7 @@ def mma(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
     registers += _registers(asm, ops[2], 8 * k * ELEMENTS[b] // 1024)
     registers += _registers(asm, ops[3], accumulators)
     imm = NUMBERS[a] | NUMBERS[b] << 8 | NUMBERS[d] << 16 | k << 24 | ("sat" in groups) << 40
-    asm.emit("mma", ext=registers, imm=imm)
+    asm.emit("mma", ext=registers, imm=imm, defines=accumulators)
 
 
 WGMMA = "wgmma.mma_async.sync.aligned.m64n{n:" + "|".join(str(8 * i) for i in range(32, 0, -1)) + "}k"

@@ -66,7 +66,7 @@ def load(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
     )
     name = f"ld.{space}.{WIDTHS[kind]}"
     if "vec" in groups:
-        asm.emit(name, a=a, imm=offset, flags=flags, ext=registers)
+        asm.emit(name, a=a, imm=offset, flags=flags, ext=registers, defines=len(registers))
     else:
         asm.emit(name, d=registers[0], a=a, imm=offset, flags=flags)
 
@@ -98,7 +98,7 @@ def store(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
     if "vec" in groups:
         asm.emit(name, a=a, imm=offset, flags=flags, ext=registers)
     else:
-        asm.emit(name, d=registers[0], a=a, imm=offset, flags=flags)
+        asm.emit(name, d=registers[0], a=a, imm=offset, flags=flags, reads_d=True)
 
 
 # ---- atomics
@@ -157,7 +157,7 @@ def _atomic(
         count = int(groups["vec"][1:])
         targets = [NO_OPERAND] * count if target is None else [asm.dest(op, kind) for op in asm.vector(target, count)]
         sources = [asm.source(op, kind) for op in asm.vector(values[0], count)]
-        asm.emit(name, a=a, imm=offset, flags=wide, mod=mod, ext=targets + sources, count=count)
+        asm.emit(name, a=a, imm=offset, flags=wide, mod=mod, ext=targets + sources, count=count, defines=count)
         return
     b = asm.source(values[0], kind)
     c = asm.source(values[1], kind) if len(values) > 1 else NO_OPERAND
