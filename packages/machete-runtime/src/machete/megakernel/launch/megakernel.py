@@ -143,7 +143,7 @@ class Megakernel:
         What is bound, and extents, stay until they are changed again. Launches before keep theirs.
 
         Args:
-            sync: wait for the kernel to end (the simulator always does).
+            sync: wait for the kernel to end (the simulator always does; a launch that is captured never runs).
             progress: called now and then by the simulator with (warp instructions, CTAs finished).
             replace: pairs of a bound tensor and one of the same layout that takes its place from now on. Bound tensors
                 that are parts of it move with it.
@@ -176,8 +176,8 @@ class Megakernel:
             self.report = self._simulate(bound, progress)
         elif sync:
             started = time.perf_counter()
-            bound.launch()
-            torch.cuda.current_stream(self.device).synchronize()
+            if bound.launch():
+                torch.cuda.current_stream(self.device).synchronize()
             self.report = RunReport(str(self.device), self.target.name, time.perf_counter() - started)
         else:
             bound.launch()
@@ -252,21 +252,21 @@ class _Bound:
             for change in changes:
                 self.state.set_words(change.positions, self._image.words[change.positions])
 
-    def launch(self) -> None:
-        """Launch on the current stream of the device."""
+    def launch(self) -> bool:
+        """Launch on the current stream of the device, or have it captured. Returns whether it runs."""
         if self._current_device() != self._index:
             with torch.cuda.device(self._index):
                 return self.launch()
         stream = self._stream(self._index)
         if self._capturing():
-            launcher = self._launchers.captured(stream)
-        else:
-            launcher = self._launchers.on.get(stream) or self._launchers.add(stream)
-            if launcher.changes:
-                with self._lock:
-                    launcher.catch_up()
+            self._launchers.captured(stream).launch()
+            return False
+        launcher = self._launchers.on.get(stream) or self._launchers.add(stream)
+        if launcher.changes:
+            with self._lock:
+                launcher.catch_up()
         launcher.launch()
-        return None
+        return True
 
 
 def _sm_count(device: torch.device) -> int:

@@ -13,6 +13,8 @@ from machete.megakernel.abi.op import Op
 from machete.megakernel.abi.scheduled import ScheduledOp
 from machete.megakernel.abi.tensor import TensorInfo
 
+from .temporaries import ARENA
+
 Use = tuple[int, str]  # op index, what it calls the tensor
 
 
@@ -118,7 +120,8 @@ def views_of(ops: Sequence[ScheduledOp]) -> list[View]:
     for index, op in enumerate(ops):
         for name, info in op.infos.items():
             key = (info.address, info.shape, info.strides, info.dtype)
-            view = views.setdefault(key, View(info, op.tensors[name]))
+            tensor = None if info.address >= ARENA else op.tensors[name]  # a temporary has nothing to keep alive
+            view = views.setdefault(key, View(info, tensor))
             view.uses.append((index, name))
             view.written |= name in op.op.writes
     return list(views.values())
