@@ -13,6 +13,7 @@ from .image import Image
 from .patch import Patcher
 from .slots import Change
 from .state import LaunchState, Tables
+from .temporaries import Temporary
 
 
 class StreamLauncher:
@@ -40,7 +41,8 @@ class StreamLauncher:
 
 def use_on_current_stream(tensor: torch.Tensor) -> None:
     """Have the allocator not reuse the tensor's memory before what this stream has been given so far has ended."""
-    tensor.record_stream(torch.cuda.current_stream(tensor.device))
+    if not isinstance(tensor, Temporary):  # whose memory belongs to the state of a launch
+        tensor.record_stream(torch.cuda.current_stream(tensor.device))
 
 
 class StreamLaunchers:
