@@ -59,8 +59,11 @@ class AddOp(Op):
     @classmethod
     def lower(cls, target: Target, op: ScheduledOp) -> ScheduledOp:
         op = super().lower(target, op)
+        flat = _flattened(op)
+        if tiles.streams(flat, ("a", "b", "y"), "N"):
+            op = flat
         rows, columns = op.extents["M"], op.extents["N"]
-        if tiles.streams(op, ("a", "b", "y"), "N"):
+        if op is flat:
             shape = tiles.stream_tile(rows, columns, op.infos["y"].itemsize, HALF_PAGE)
             kind: type[Op] = StreamingAdd
             config = {"ring_pages": tiles.ring_pages(target)}
@@ -144,6 +147,17 @@ def ring_of_pages(op: ScheduledOp) -> PipelineSpec:
     return PipelineSpec.streaming(
         input_stages=pages, output_stages=pages // 4, page_bytes=tiles.PAGE_BYTES, scratch_bytes=0
     )
+
+
+def _flattened(op: ScheduledOp) -> ScheduledOp:
+    """A copy of the op; as one row if its rows are no whole copies, but lie one behind the other."""
+    rows, columns = op.extents["M"], op.extents["N"]
+    packed = all(info.strides in ((columns, 1), (1, 1)) for info in op.infos.values())
+    if columns * op.infos["y"].itemsize % tiles.COPY_BYTES == 0 or not packed or rows * columns >= 1 << 30:
+        return replace(op)
+    shape = (1, rows * columns)
+    infos = {name: replace(info, shape=shape, strides=(shape[1], 1)) for name, info in op.infos.items()}
+    return replace(op, infos=infos, extents={"M": 1, "N": shape[1]})
 
 
 def _check_shapes(tensors: dict[str, torch.Tensor]) -> None:

@@ -26,8 +26,8 @@ def collapsed(tensors: Sequence[torch.Tensor], keep: int = 0) -> list[torch.Tens
     views = []
     for index, tensor in enumerate(tensors):
         sizes = [extent for extent, _ in dims] + list(shape[last:])
-        strides = [strides[index] for _, strides in dims] + list(tensor.stride())[last:]
-        views.append(tensor.as_strided(sizes, strides))
+        steps = [strides[index] for _, strides in dims] + list(tensor.stride())[last:]
+        views.append(tensor.as_strided(sizes, steps))
     return views
 
 

@@ -7,10 +7,8 @@ is there; epilogues apply in the order in which they are listed.
 import torch
 from cutlass import Float32
 
+from machete.kernels.elementwise.activations import ACTIVATIONS, check_activation
 from machete.megakernel import Fusion
-from machete.megakernel.errors import ScheduleError
-
-from .activations import ACTIVATIONS
 
 
 class Epilogue(Fusion):
@@ -72,14 +70,3 @@ class Activation(Epilogue):
 
     def apply(self, value, fetched):
         return ACTIVATIONS[self.name](value)
-
-
-def check_activation(name: str, where: str) -> None:
-    """Refuse a name that is none of `ACTIVATIONS`."""
-    if name not in ACTIVATIONS:
-        raise ScheduleError(
-            what=f"unknown activation {name!r}",
-            where=where,
-            why="device code has a fixed set of activations",
-            fix=f"use one of {', '.join(ACTIVATIONS)}",
-        )

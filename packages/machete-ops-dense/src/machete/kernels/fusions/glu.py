@@ -2,10 +2,8 @@
 
 import torch
 
+from machete.kernels.elementwise.activations import check_activation, gated
 from machete.megakernel import Fusion
-
-from .activations import gated
-from .epilogues import check_activation
 
 
 class GluPair(Fusion):

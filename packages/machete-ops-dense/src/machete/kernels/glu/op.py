@@ -6,10 +6,9 @@ import cutlass.cute as cute
 import torch
 
 from machete.kernels.elementwise import tiles
+from machete.kernels.elementwise.activations import check_activation, gated
 from machete.kernels.elementwise.add import HALF_PAGE, ring_of_pages
 from machete.kernels.elementwise.rows import combine_stage, combine_tile, load_rows, store_rows, tile_extent
-from machete.kernels.fusions.activations import ACTIVATIONS, gated
-from machete.kernels.fusions.epilogues import check_activation
 from machete.megakernel import Op, PipelineSpec, ScheduledOp, Target
 
 

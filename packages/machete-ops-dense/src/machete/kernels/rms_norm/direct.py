@@ -6,16 +6,16 @@ from cutlass import Float32, Int32, const_expr
 
 from machete.kernels.elementwise.rows import global_vector, store_vector
 from machete.megakernel import PipelineSpec
-from machete.megakernel.authoring import COMPUTE_THREADS, COMPUTE_WARPS
+from machete.megakernel.authoring import COMPUTE_WARPS
 
 from .op import RMSNormOp
-from .reduce import SUM_BYTES, row_sums, scale_by, square_sum
+from .reduce import row_sums, scale_by, square_sum
 
 
 class DirectRMSNorm(RMSNormOp):
     """`row_threads` threads share a row; each holds its `steps` vectors in registers, or with 0 reads them twice."""
 
-    pipeline = PipelineSpec(0, 0, 1, 1024, 0, scratch_bytes=2 * SUM_BYTES)
+    pipeline = PipelineSpec.plain(page_bytes=1024)
 
     @cute.jit
     def compute(self, tiles, page_ptr, x, weight, y):

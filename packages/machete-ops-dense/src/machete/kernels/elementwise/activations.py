@@ -3,6 +3,8 @@
 import cutlass.cute as cute
 from cutlass import Float32
 
+from machete.megakernel.errors import ScheduleError
+
 LOG2_E = 1.4426950408889634
 
 
@@ -33,3 +35,14 @@ def gated(name: str):
     """activation(gate) * up as a function of both, for the activation of this name."""
     activation = ACTIVATIONS[name]
     return lambda gate, up: activation(gate) * up
+
+
+def check_activation(name: str, where: str) -> None:
+    """Refuse a name that is none of `ACTIVATIONS`."""
+    if name not in ACTIVATIONS:
+        raise ScheduleError(
+            what=f"unknown activation {name!r}",
+            where=where,
+            why="device code has a fixed set of activations",
+            fix=f"use one of {', '.join(ACTIVATIONS)}",
+        )
