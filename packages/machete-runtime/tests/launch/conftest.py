@@ -130,5 +130,11 @@ class Place(Op):
 
 
 @pytest.fixture
+def anywhere() -> str:
+    """The device of tests that are about no architecture: a card of any kind, else the simulator."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+@pytest.fixture
 def op_classes() -> SimpleNamespace:
     return SimpleNamespace(Scale=Scale, Add=Add, Outer=Outer, Take=Take, Place=Place)

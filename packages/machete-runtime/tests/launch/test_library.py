@@ -18,11 +18,6 @@ from machete.megakernel.errors import UnknownArgumentError
 _numbers = itertools.count()  # an op's name is taken for as long as the process lives
 
 
-@pytest.fixture
-def device() -> str:
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
 def scaled_sum(classes: SimpleNamespace, built: list[int]) -> RegisteredOp:
     """z = factor * x + y, through a temporary."""
 
@@ -50,26 +45,26 @@ def integers(*shape: int, device: str) -> Tensor:
     return torch.randint(-8, 9, shape).to(device=device, dtype=torch.float32)
 
 
-def test_one_kernel_for_each_layout(op: RegisteredOp, built: list[int], device: str) -> None:
+def test_one_kernel_for_each_layout(op: RegisteredOp, built: list[int], anywhere: str) -> None:
     for _ in range(5):
-        x, y = integers(500, device=device), integers(500, device=device)
+        x, y = integers(500, device=anywhere), integers(500, device=anywhere)
         assert torch.equal(op(x, y), 2 * x + y)
         assert torch.equal(op(x, y, 3.0), 3 * x + y)
     assert len(built) == 1
-    x, y = integers(600, device=device), integers(600, device=device)
+    x, y = integers(600, device=anywhere), integers(600, device=anywhere)
     assert torch.equal(op(x, y), 2 * x + y)
     assert len(built) == 2
 
 
-def test_results_of_calls_are_different_tensors(op: RegisteredOp, device: str) -> None:
-    x, y = integers(500, device=device), integers(500, device=device)
+def test_results_of_calls_are_different_tensors(op: RegisteredOp, anywhere: str) -> None:
+    x, y = integers(500, device=anywhere), integers(500, device=anywhere)
     first, second = op(x, y), op(y, x)
     assert torch.equal(first, 2 * x + y)
     assert torch.equal(second, 2 * y + x)
 
 
-def test_one_tensor_twice(op: RegisteredOp, built: list[int], device: str) -> None:
-    x, y = integers(500, device=device), integers(500, device=device)
+def test_one_tensor_twice(op: RegisteredOp, built: list[int], anywhere: str) -> None:
+    x, y = integers(500, device=anywhere), integers(500, device=anywhere)
     op(x, y)
     assert torch.equal(op(x, x), 3 * x)
     assert torch.equal(op(y, y), 3 * y)
@@ -77,16 +72,16 @@ def test_one_tensor_twice(op: RegisteredOp, built: list[int], device: str) -> No
     assert len(built) == 2, "sharing is part of the plan, so it has a kernel of its own"
 
 
-def test_nothing_is_kept_alive(op: RegisteredOp, device: str) -> None:
-    x, y = integers(500, device=device), integers(500, device=device)
+def test_nothing_is_kept_alive(op: RegisteredOp, anywhere: str) -> None:
+    x, y = integers(500, device=anywhere), integers(500, device=anywhere)
     op(x, y)
     watched = weakref.ref(x), weakref.ref(y)
     del x, y
     assert [ref() for ref in watched] == [None, None]
 
 
-def test_through_the_dispatcher(op: RegisteredOp, device: str) -> None:
-    x, y = integers(500, device=device), integers(500, device=device)
+def test_through_the_dispatcher(op: RegisteredOp, anywhere: str) -> None:
+    x, y = integers(500, device=anywhere), integers(500, device=anywhere)
     assert torch.equal(op(x, y=y, factor=4.0), 4 * x + y)
     x.requires_grad_()
     with torch.no_grad():
@@ -101,13 +96,13 @@ def test_fake_tensors(op: RegisteredOp) -> None:
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-def test_under_compile(op: RegisteredOp, built: list[int], device: str, backend: str) -> None:
+def test_under_compile(op: RegisteredOp, built: list[int], anywhere: str, backend: str) -> None:
     def model(x: Tensor, y: Tensor) -> Tensor:
         return op(x + 1, y, 3.0) * 2
 
     compiled = torch.compile(model, backend=backend, fullgraph=True)
     for _ in range(3):
-        x, y = integers(500, device=device), integers(500, device=device)
+        x, y = integers(500, device=anywhere), integers(500, device=anywhere)
         assert torch.equal(compiled(x, y), (3 * (x + 1) + y) * 2)
     assert len(built) == 1
 
@@ -119,9 +114,9 @@ def in_place(classes: SimpleNamespace) -> RegisteredOp:
     return register_op(f"scale_into_{next(_numbers)}", build, mutates_args=["y"])
 
 
-def test_arguments_that_are_written(op_classes: SimpleNamespace, device: str) -> None:
+def test_arguments_that_are_written(op_classes: SimpleNamespace, anywhere: str) -> None:
     op = in_place(op_classes)
-    x, y = integers(500, device=device), integers(500, device=device)
+    x, y = integers(500, device=anywhere), integers(500, device=anywhere)
     version = y._version
     assert op(x, y) is None
     assert torch.equal(y, 2 * x)
@@ -129,26 +124,26 @@ def test_arguments_that_are_written(op_classes: SimpleNamespace, device: str) ->
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-def test_mutation_under_compile(op_classes: SimpleNamespace, device: str, backend: str) -> None:
+def test_mutation_under_compile(op_classes: SimpleNamespace, anywhere: str, backend: str) -> None:
     op = in_place(op_classes)
 
     def model(x: Tensor, y: Tensor) -> Tensor:
         op(x, y)
         return y + 1
 
-    x, y = integers(500, device=device), integers(500, device=device)
+    x, y = integers(500, device=anywhere), integers(500, device=anywhere)
     assert torch.equal(torch.compile(model, backend=backend, fullgraph=True)(x, y), 2 * x + 1)
     assert torch.equal(y, 2 * x)
 
 
-def test_op_checks_of_torch(op: RegisteredOp, op_classes: SimpleNamespace, device: str) -> None:
+def test_op_checks_of_torch(op: RegisteredOp, op_classes: SimpleNamespace, anywhere: str) -> None:
     """Schema, fake implementation and functionalisation, as `torch.library.opcheck` sees them."""
-    x, y = integers(500, device=device), integers(500, device=device)
+    x, y = integers(500, device=anywhere), integers(500, device=anywhere)
     torch.library.opcheck(op.op, (x, y, 2.0))
     torch.library.opcheck(in_place(op_classes).op, (x, y))
 
 
-def test_parts_of_arguments(op_classes: SimpleNamespace, device: str) -> None:
+def test_parts_of_arguments(op_classes: SimpleNamespace, anywhere: str) -> None:
     """The builder may slice its arguments; every call moves the slices along."""
 
     def build(x: Tensor, y: Tensor):  # type: ignore[no-untyped-def]
@@ -156,14 +151,14 @@ def test_parts_of_arguments(op_classes: SimpleNamespace, device: str) -> None:
 
     op = register_op(f"halves_{next(_numbers)}", build, mutates_args=["y"])
     for _ in range(3):
-        x, y = integers(512, device=device), integers(512, device=device)
+        x, y = integers(512, device=anywhere), integers(512, device=anywhere)
         op(x, y)
         assert torch.equal(y, torch.cat([4 * x[:256], 2 * x[:256]]))
 
 
-def test_arguments_that_share_memory_otherwise(op: RegisteredOp, device: str) -> None:
-    base = integers(1000, device=device)
-    op(integers(500, device=device), integers(500, device=device))
+def test_arguments_that_share_memory_otherwise(op: RegisteredOp, anywhere: str) -> None:
+    base = integers(1000, device=anywhere)
+    op(integers(500, device=anywhere), integers(500, device=anywhere))
     x, y = base[:500], base[100:600]
     assert torch.equal(op(x, y), 2 * x + y)
 

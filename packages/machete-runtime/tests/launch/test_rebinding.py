@@ -221,14 +221,14 @@ def test_rebinding_equals_scheduling_again(op_classes, data) -> None:
     assert (binding.image.words == binding_of(schedule()).image.words).all()
 
 
-def test_memory_is_kept_while_bound_and_no_longer(op_classes) -> None:
-    x, y = torch.zeros(N), torch.zeros(N)
+def test_memory_is_kept_while_bound_and_no_longer(op_classes, anywhere: str) -> None:
+    x, y = torch.zeros(N, device=anywhere), torch.zeros(N, device=anywhere)
     kernel = Megakernel(op_classes.Scale.schedule(x=x, y=y))
     kernel.run()
     old = weakref.ref(x)
     del x
     assert old() is not None
-    kernel.run(x=torch.zeros(N))
+    kernel.run(x=torch.zeros(N, device=anywhere))
     assert old() is None
 
 

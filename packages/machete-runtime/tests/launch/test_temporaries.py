@@ -107,15 +107,15 @@ def test_a_temporary_is_written_before_it_is_read(op_classes) -> None:
         Megakernel(op_classes.Scale.schedule(x=hidden, y=torch.zeros(700)))
 
 
-def test_a_temporary_is_not_replaced_and_not_kept_alive(op_classes) -> None:
-    hidden = temporary((700,), torch.float32, "cpu")
-    x, z = torch.zeros(700), torch.zeros(700)
+def test_a_temporary_is_not_replaced_and_not_kept_alive(op_classes, anywhere: str) -> None:
+    hidden = temporary((700,), torch.float32, anywhere)
+    x, z = torch.zeros(700, device=anywhere), torch.zeros(700, device=anywhere)
     kernel = Megakernel(op_classes.Scale.schedule(x=x, y=hidden) + op_classes.Add.schedule(x=x, y=hidden, z=z))
     kernel.run()
     assert kernel._bound is not None
     assert {id(tensor) for tensor in kernel._bound.binding.tensors()} == {id(x), id(z)}
     with pytest.raises(UnknownArgumentError, match="a temporary cannot be replaced"):
-        kernel.run(y=torch.zeros(700))
+        kernel.run(y=torch.zeros(700, device=anywhere))
 
 
 @settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -5,6 +5,7 @@ on where a copy of it lies: addresses of descriptors count from its first byte, 
 `temporaries.ARENA`; every copy on a device adds its own (see `state.LaunchState`).
 """
 
+import functools
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -38,7 +39,7 @@ class Image:
     """
 
     def __init__(self, plan: Plan, ops: Sequence[ScheduledOp], encode: Encode) -> None:
-        self._encode = encode
+        self._encode = functools.lru_cache(maxsize=4096)(encode)  # layers of a model have tensors of the same layouts
         self._kinds = [plan.kinds[kind] for kind in plan.kind_of_op]
         fields = [[name for name, _ in kind.record.fields] for kind in plan.kinds]
         self._fields = [{name: i for i, name in enumerate(names)} for names in fields]
@@ -76,7 +77,7 @@ class Image:
             return []
         box = self._kinds[index].descriptors[name]
         # A descriptor cannot describe zero elements; nothing is copied from such a tensor.
-        info = replace(info, address=_STAND_IN, shape=tuple(max(1, extent) for extent in info.shape))
+        info = replace(info, name="", address=_STAND_IN, shape=tuple(max(1, extent) for extent in info.shape))
         self.words[first + 1 : first + _DESCRIPTOR_WORDS] = self._encode(info, box)[1:]
         return list(range(first + 1, first + _DEFINED_WORDS))
 
