@@ -71,7 +71,8 @@ def ring_kernel(x: Int64, y: Int64, chunks: Int32):
                 wait(bars + 8 * (STAGES + stage), phase ^ 1)
                 ptx("mbarrier.arrive.expect_tx.shared::cta.b64 _, [{$r0}], 4096;", read_only_args=[bars + 8 * stage])
                 ptx(
-                    "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [{$r0}], [{$r1}], 4096, [{$r2}];",
+                    "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
+                    "[{$r0}], [{$r1}], 4096, [{$r2}];",
                     read_only_args=[base + stage * 4096, x + Int64(chunk) * 4096, bars + 8 * stage],
                 )
                 stage, phase = advance(stage, phase)
@@ -144,7 +145,7 @@ def tile_kernel(descriptor: Int64, out: Int64, column: Int32, row: Int32):
         )
     wait(bar, Int32(0))
     target = cute.make_tensor(pointer(BFloat16, out, 16), cute.make_layout((64, 64), stride=(64, 1)))
-    for k in cutlass.range_constexpr(64):
+    for k in cutlass.range(64, unroll=1):
         target[thread, k] = tile[thread, k]
 
 

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
+import importlib.util
 import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
-pytest.importorskip("cutlass")
-ml_dtypes = pytest.importorskip("ml_dtypes")
-
-import importlib.util
-
-from cutlass import Float32, Int32, Int64
-from cutlass.cute.runtime import make_fake_compact_tensor
-
 from machete.sim import Image, LaunchConfig, Race, Region, Report, run
 from machete.sim._core import engine
+
+cutlass = pytest.importorskip("cutlass")
+runtime = pytest.importorskip("cutlass.cute.runtime")
 
 _SPEC = importlib.util.spec_from_file_location("sim_cute_kernels", Path(__file__).with_name("cute_kernels.py"))
 assert _SPEC is not None
@@ -28,7 +25,8 @@ kernels = importlib.util.module_from_spec(_SPEC)
 _SPEC.loader.exec_module(kernels)
 
 ARCHITECTURES = ["sm_90a", "sm_100a", "sm_120a"]
-ADDRESS = Int64(0)
+ADDRESS = cutlass.Int64(0)
+INTEGER = cutlass.Int32(0)
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +47,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Image]:
 def launch(image: Image, arguments: list[Any], grid: int, threads: int, shared: int = 0, seed: int = 0) -> Report:
     """Arguments are arrays (their address is passed), integers (32 bits) or floats."""
     block = bytearray()
-    regions = []
+    regions: list[Region] = []
     for argument in arguments:
         if isinstance(argument, np.ndarray):
             block += b"\0" * (-len(block) % 8) + struct.pack("<Q", argument.ctypes.data)
@@ -77,10 +75,10 @@ def normal(shape: tuple[int, ...], dtype: Any, seed: int = 0) -> np.ndarray:
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_elementwise(image: Callable[..., Image], arch: str) -> None:
-    fake = make_fake_compact_tensor(Float32, (1024,))
+    fake = runtime.make_fake_compact_tensor(cutlass.Float32, (1024,))
     x, y = normal((1024,), np.float32), normal((1024,), np.float32, 1)
     before = y.copy()
-    launch(image("axpy", arch, fake, fake, Float32(0), Int32(0)), [x, y, 2.5, 1000], 8, 128)
+    launch(image("axpy", arch, fake, fake, cutlass.Float32(0), INTEGER), [x, y, 2.5, 1000], 8, 128)
     expected = (np.float64(2.5) * x + before).astype(np.float32)
     assert np.array_equal(y[:1000], expected[:1000])
     assert np.array_equal(y[1000:], before[1000:])
@@ -91,7 +89,7 @@ def test_elementwise(image: Callable[..., Image], arch: str) -> None:
 def test_bulk_pipeline(image: Callable[..., Image], arch: str, seed: int) -> None:
     chunks = 37
     x, y = normal((chunks, 1024), np.float32), aligned((chunks, 1024), np.float32)
-    compiled = image("ring", arch, ADDRESS, ADDRESS, Int32(0))
+    compiled = image("ring", arch, ADDRESS, ADDRESS, INTEGER)
     report = launch(compiled, [x, y, chunks], 4, 160, shared=13 * 1024, seed=seed)
     assert np.array_equal(y, 2 * x)
     assert report.async_copies == chunks
@@ -114,7 +112,7 @@ def test_tensor_tile(image: Callable[..., Image], arch: str) -> None:
         swizzle=128,
     )
     out = aligned((64, 64), ml_dtypes.bfloat16)
-    compiled = image("tile", arch, ADDRESS, ADDRESS, Int32(0), Int32(0))
+    compiled = image("tile", arch, ADDRESS, ADDRESS, INTEGER, INTEGER)
     # The tensor itself is reached through the descriptor only, so it is no argument.
     block = struct.pack("<QQii", descriptor.ctypes.data, out.ctypes.data, 64, 80)
     memory = [

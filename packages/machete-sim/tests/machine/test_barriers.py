@@ -73,10 +73,8 @@ MISUSE = [
     ("mbarrier.inval.shared.b64 [bar]; mbarrier.arrive.shared.b64 _, [bar];", "no initialised mbarrier"),
     ("mbarrier.init.shared.b64 [tile], 0;", "count 0"),
     ("mbarrier.arrive.shared.b64 _, [bar], 3;", "too many arrivals"),
-    ("mbarrier.arrive.expect_tx.shared.b64 _, [bar], 16; mbarrier.arrive.shared.b64 _, [bar];"
-     "mbarrier.arrive.shared.b64 _, [bar];", "too many arrivals"),
-    ("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [bar], 1048575; mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [bar], 1;",
-     "overflows"),
+    (3 * "mbarrier.arrive.expect_tx.shared.b64 _, [bar], 16;", "too many arrivals"),
+    (2 * "mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [bar], 1048575;", "overflows"),
     ("mbarrier.arrive.shared.b64 _, [bar]; mbarrier.init.shared.b64 [bar], 2;", "while it is in use"),
     ("mbarrier.try_wait.parity.shared.b64 %p1, [bar], 2;", "neither 0 nor 1"),
     ("st.shared.b32 [bar], 5; mbarrier.arrive.shared.b64 _, [bar];", "overwritten"),
@@ -96,8 +94,8 @@ def test_named_barriers(launch: Launch) -> None:
         """
         .shared .align 4 .b8 tile[512];
         mov.u32 %r0, %tid.x; shr.u32 %r1, %r0, 6; add.u32 %r1, %r1, 1; shl.b32 %r2, %r0, 2; mov.u32 %r3, tile;
-        add.u32 %r4, %r3, %r2; and.b32 %r5, %r0, 32; setp.ne.u32 %p0, %r5, 0; mul.wide.u32 %d0, %r0, 4; add.s64 %d1, %a0, %d0;
-        @%p0 bra CONSUME;
+        add.u32 %r4, %r3, %r2; and.b32 %r5, %r0, 32; setp.ne.u32 %p0, %r5, 0; mul.wide.u32 %d0, %r0, 4;
+        add.s64 %d1, %a0, %d0; @%p0 bra CONSUME;
         st.shared.u32 [%r4], %r0; bar.arrive %r1, 64; ret;
         CONSUME: bar.sync %r1, 64; ld.shared.u32 %r6, [%r4+-128]; st.global.u32 [%d1], %r6;
         """,

@@ -15,7 +15,9 @@ SHARED = ".shared .align 128 .b8 tile[16384]; .shared .align 8 .b8 bar[32];"
 ONE = f"{SHARED} mov.u32 %r0, %tid.x; setp.ne.u32 %p0, %r0, 0;"
 INIT = f"{ONE} @!%p0 mbarrier.init.shared::cta.b64 [bar], 1; bar.sync 0;"
 WAIT = "AGAIN: mbarrier.try_wait.parity.shared::cta.b64 %p1, [bar], 0; @!%p1 bra AGAIN;"
-LOAD = "cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes [tile], [%a0], {0}, [bar];"
+LOAD = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [tile], [%a0], {0}, [bar];"
+STORE = "cp.async.bulk.global.shared::cta.bulk_group [%a0], [{0}], 16;"
+MULTICAST = LOAD.format(16).replace("bytes [", "bytes.multicast::cluster [").replace("[bar]", "[bar], 3")
 EXPECT = "mbarrier.arrive.expect_tx.shared::cta.b64 _, [bar], {0};"
 
 
@@ -117,11 +119,9 @@ def test_a_late_reader_is_caught_in_a_reused_stage(launch: Launch) -> None:
         (f"{EXPECT.format(24)} {LOAD.format(24)}", Misaligned, "multiples of 16"),
         (f"{EXPECT.format(1040)} {LOAD.format(1040)} {WAIT}", OutOfBounds, "runs past its end"),
         ("cp.async.bulk.global.shared::cta.bulk_group [%a0], [tile], 16;", Uninitialised, "never written"),
-        ("mov.u32 %r1, 99984; cp.async.bulk.global.shared::cta.bulk_group [%a0], [%r1], 16;", OutOfBounds, "shared address"),
-        ("mov.u32 %r4, 0; st.shared.v4.u32 [tile], {%r4, %r4, %r4, %r4};"
-         "cp.async.bulk.global.shared::cta.bulk_group [%a0], [tile], 16; ret;", Race, "wait_group.read is missing"),
-        ("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [tile], [%a0], 16, [bar], 3;",
-         OutOfBounds, "cluster of one"),
+        (f"mov.u32 %r1, 99984; {STORE.format('%r1')}", OutOfBounds, "shared address"),
+        (f"st.shared.v4.u32 [tile], {{%r0, %r0, %r0, %r0}}; {STORE.format('tile')} ret;", Race, "read is missing"),
+        (MULTICAST, OutOfBounds, "cluster of one"),
     ],
 )  # fmt: skip
 def test_bulk_errors(launch: Launch, body: str, error: type[Exception], message: str) -> None:

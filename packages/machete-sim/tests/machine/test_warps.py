@@ -158,7 +158,8 @@ def test_special_registers(launch: Launch) -> None:
         mul.wide.u32 %d0, %r3, 24; add.s64 %d1, %a0, %d0;
         mov.u32 %r4, %laneid; st.global.u32 [%d1], %r4; mov.u32 %r4, %warpid; st.global.u32 [%d1+4], %r4;
         mov.u32 %r4, %nctaid.x; st.global.u32 [%d1+8], %r4; mov.u32 %r4, %smid; st.global.u32 [%d1+12], %r4;
-        mov.u32 %r4, %lanemask_lt; st.global.u32 [%d1+16], %r4; add.u32 %r4, %tid.x, %ctaid.x; st.global.u32 [%d1+20], %r4;
+        mov.u32 %r4, %lanemask_lt; st.global.u32 [%d1+16], %r4;
+        add.u32 %r4, %tid.x, %ctaid.x; st.global.u32 [%d1+20], %r4;
         """,
         [out],
         threads=64,

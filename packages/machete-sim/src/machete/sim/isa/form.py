@@ -29,6 +29,7 @@ class Form:
     build: Build
     section: str  # of the PTX ISA
     regex: re.Pattern[str]
+    operands: tuple[str, ...] = ()  # types, destination first, of forms that only compute; a group's name stands for it
 
 
 _forms: dict[str, list[Form]] = {}
@@ -49,9 +50,9 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
     return re.compile("".join(out))
 
 
-def register(pattern: str, build: Build, section: str) -> None:
+def register(pattern: str, build: Build, section: str, operands: tuple[str, ...] = ()) -> None:
     """Adds a form under every opcode it can begin with."""
-    form = Form(pattern, build, section, compile_pattern(pattern))
+    form = Form(pattern, build, section, compile_pattern(pattern), operands)
     start = _START.match(pattern)
     assert start is not None, pattern
     for base in (start["choices"] or start["literal"]).split("|"):

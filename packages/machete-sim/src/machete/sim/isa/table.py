@@ -18,7 +18,7 @@ def compute(pattern: str, native: str, operands: str, section: str, mod: int | N
     mod: Inst::mod, by default from the floating-point modifiers. optional: how many trailing sources may be absent.
     """
     kinds = operands.split()
-    register(pattern, _builder(native, kinds, mod, optional), section)
+    register(pattern, _builder(native, kinds, mod, optional), section, tuple(kinds))
 
 
 def _builder(native: str, kinds: list[str], mod: int | None, optional: int) -> Build:
