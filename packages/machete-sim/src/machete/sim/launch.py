@@ -11,6 +11,8 @@ from .errors import FAULTS, ExecutionError, UnsupportedLaunch, WaitingWarp
 from .image import Image
 
 MAX_THREADS = 1024
+# Bytes of a CTA, static and dynamic (CUDA programming guide, compute capabilities).
+MAX_SHARED = {"sm_90a": 227 * 1024, "sm_100a": 227 * 1024, "sm_120a": 99 * 1024}
 
 
 @dataclass(frozen=True)
@@ -105,8 +107,14 @@ def _check(image: Image, params: bytes, config: LaunchConfig) -> None:
     needed = image.kernel.parameter_bytes
     if len(params) < needed:
         raise UnsupportedLaunch(f"{image.kernel.name} takes {needed} bytes of parameters, {len(params)} are given")
-    if config.cluster != (1, 1, 1):
-        raise UnsupportedLaunch(f"clusters of {config.cluster} CTAs are not simulated yet; a cluster is one CTA")
+    cluster = (*image.kernel.limits.get("reqnctapercluster", ()), 1, 1, 1)[:3]
+    for size in (config.cluster, cluster):
+        if size != (1, 1, 1):
+            raise UnsupportedLaunch(f"clusters of {size} CTAs are not simulated yet; a cluster is one CTA")
+    shared = image.code.static_shared + config.dynamic_shared
+    limit = MAX_SHARED[image.arch]
+    if shared > limit:
+        raise UnsupportedLaunch(f"{shared} bytes of shared memory; a CTA of {image.arch} has at most {limit}")
     threads = config.block[0] * config.block[1] * config.block[2]
     if min(*config.grid, *config.block) < 1 or threads > MAX_THREADS:
         raise UnsupportedLaunch(f"grid {config.grid}, block {config.block}: a block has 1 to {MAX_THREADS} threads")
