@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -73,6 +74,7 @@ class Op:
         targets: the architectures that the op claims.
         first_warp_writes: threads 0..31 do every write of `compute` to global memory, after a barrier at which the
             others had finished reading; dependents start without another barrier.
+        irregular: tiles take times that follow from data, so a plan may hand them out while the kernel runs.
         throttled: `load` streams from memory at the card's rate, so the framework limits the bytes in flight.
         fusions: slots for prologues and epilogues: slot to what its "batch", "rows" and "columns" are among the dims.
         abi: the version of the Op ABI that the op was written for.
@@ -89,6 +91,7 @@ class Op:
     targets: ClassVar[tuple[str, ...]] = tuple(TARGETS)
     abi: ClassVar[tuple[int, int]] = (0, 1)
 
+    irregular: ClassVar[bool] = False
     throttled: ClassVar[bool] = False
     first_warp_writes: ClassVar[bool] = False
     fusions: ClassVar[Mapping[str, Mapping[str, str]]] = MappingProxyType({})
@@ -217,6 +220,19 @@ class Op:
         A class that overrides it still declares `pipeline`, which says whether there is a ring at all.
         """
         return cls.pipeline
+
+    @classmethod
+    def cost(cls, op: ScheduledOp) -> tuple[float, float]:
+        """(bytes of global memory, FLOPs on tensor cores) of one tile, for the plan's cost model.
+
+        Unless overridden, the bytes of the tile's part of every tensor, once if it is read and once if it is written,
+        and no FLOPs.
+        """
+        nbytes = 0
+        for name, tensor in cls.declaration.tensors.items():
+            sizes = (min(op.tile_sizes.get(dim, op.extents[dim]), op.extents[dim]) for dim in tensor.dims)
+            nbytes += math.prod(sizes) * op.infos[name].itemsize * (tensor.is_read + tensor.is_written)
+        return float(nbytes), 0.0
 
     @classmethod
     def check(cls, op: ScheduledOp) -> None:

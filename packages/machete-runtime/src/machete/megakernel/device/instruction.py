@@ -14,7 +14,7 @@ from cutlass import Boolean, Int32, Int64
 
 from machete.megakernel.abi.fusion import Fusion, tensor_name
 from machete.megakernel.plan.kinds import Kind
-from machete.megakernel.plan.program import FENCES, LOADER_WAITS, MAX_WAITS
+from machete.megakernel.plan.program import FENCES, LOADER_WAITS, MAX_WAITS, TOTAL_SHIFT
 
 from . import ptx
 from .dtypes import element_type
@@ -50,6 +50,11 @@ class Instruction:
     def fences(self):
         """Whether copies of later instructions read what this one writes."""
         return (self.flags & FENCES) != 0
+
+    @property
+    def total_before(self):
+        """How far before `signal` the counter of the whole op is, which finished ranges add to as well; or 0."""
+        return self.flags >> TOTAL_SHIFT
 
     @staticmethod
     def read(slot) -> "Instruction":

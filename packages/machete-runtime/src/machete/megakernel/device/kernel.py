@@ -16,6 +16,7 @@ from cutlass import Int32, Int64, const_expr
 
 from machete.megakernel.abi.target import Throttle
 from machete.megakernel.plan.kinds import Kind
+from machete.megakernel.plan.program import END
 from machete.megakernel.plan.shared import SharedLayout
 
 from . import ptx
@@ -94,49 +95,75 @@ class PersistentKernel:
     # ------------------------------------------------------------------ roles
 
     @cute.jit
-    def _controller(self, base, begin, end, rows, records):
+    def _controller(self, base, begin, end, rows, records, tickets):
         position = ptx.registers(Int32, 0, 0)
-        lane = ptx.lane_index()
-        for index in cutlass.range(begin, end, unroll=1):
-            slot = position[0]
-            ptx.mbarrier_wait(self._at(base, self.layout.slot_free_offset, slot), position[1] ^ 1)
-            row = rows + Int64(index) * ROW_BYTES
-            target = self._slot(base, slot)
-            if lane < 8:
-                ptx.store_shared_word(Int32, target + lane * 4, ptx.global_word(Int32, row + Int64(lane * 4)))
-            op = ptx.global_word(Int32, row + Int64(4))
-            record = records + Int64(op) * self.layout.record_bytes
-            for word in cutlass.range_constexpr(0, self.layout.record_bytes // 4, 32):
-                if lane + word < self.layout.record_bytes // 4:
-                    offset = (lane + word) * 4
-                    value = ptx.global_word(Int32, record + Int64(offset))
-                    ptx.store_shared_word(Int32, target + (offset + ROW_BYTES), value)
-            cute.arch.sync_warp()
-            if lane == 0:
-                ptx.mbarrier_arrive(self._at(base, self.layout.slot_full_offset, slot))
-            self._next_slot(position)
-        # All roles of this CTA are done when every slot has been retired once more.
-        for _ in cutlass.range(cutlass.min(end - begin, self.layout.slots), unroll=1):
-            self._step_back_wait(base, position)
+        if const_expr(self.layout.one_queue):
+            # What this SM takes out of the queue is finished by this SM, so it takes a row when it has room for it.
+            self._await_slot(base, position)
+            index = self._ticket(tickets)
+            while index < end:
+                self._publish(base, position, rows, records, index)
+                self._await_slot(base, position)
+                index = self._ticket(tickets)
+        else:
+            for index in cutlass.range(begin, end, unroll=1):
+                self._await_slot(base, position)
+                self._publish(base, position, rows, records, index)
+            self._await_slot(base, position)
+        # Every role stops at this row, and retires its slot as the last thing that it does.
+        slot = position[0]
+        cute.arch.sync_warp()
+        if ptx.lane_index() == 0:
+            ptx.store_shared_word(Int32, self._slot(base, slot), Int32(END))
+            ptx.mbarrier_arrive(self._at(base, self.layout.slot_full_offset, slot))
+        ptx.mbarrier_wait(self._at(base, self.layout.slot_free_offset, slot), position[1])
 
     @cute.jit
-    def _step_back_wait(self, base, position):
-        slot = position[0] - 1
-        parity = position[1]
-        if slot < 0:
-            slot = Int32(self.layout.slots - 1)
-            parity = parity ^ 1
-        ptx.mbarrier_wait(self._at(base, self.layout.slot_free_offset, slot), parity)
-        position[0] = slot
-        position[1] = parity
+    def _await_slot(self, base, position):
+        ptx.mbarrier_wait(self._at(base, self.layout.slot_free_offset, position[0]), position[1] ^ 1)
 
     @cute.jit
-    def _watcher(self, base, begin, end, waits, counters):
+    def _ticket(self, tickets):
+        """The next row of the queue that all SMs share: one atomic add."""
+        number = Int32(0)
+        if ptx.lane_index() == 0:
+            number = Int32(ptx.counter_fetch_add(tickets))
+        return cute.arch.shuffle_sync(number, 0)
+
+    @cute.jit
+    def _publish(self, base, position, rows, records, index):
+        """Copy a row, and the record of its op, into a free slot."""
+        slot = position[0]
+        lane = ptx.lane_index()
+        row = rows + Int64(index) * ROW_BYTES
+        target = self._slot(base, slot)
+        if lane < 8:
+            ptx.store_shared_word(Int32, target + lane * 4, ptx.global_word(Int32, row + Int64(lane * 4)))
+        op = ptx.global_word(Int32, row + Int64(4))
+        record = records + Int64(op) * self.layout.record_bytes
+        for word in cutlass.range_constexpr(0, self.layout.record_bytes // 4, 32):
+            if lane + word < self.layout.record_bytes // 4:
+                offset = (lane + word) * 4
+                value = ptx.global_word(Int32, record + Int64(offset))
+                ptx.store_shared_word(Int32, target + (offset + ROW_BYTES), value)
+        cute.arch.sync_warp()
+        if lane == 0:
+            ptx.mbarrier_arrive(self._at(base, self.layout.slot_full_offset, slot))
+        self._next_slot(position)
+
+    @cute.jit
+    def _kind(self, base, position):
+        """Wait for the next row; its kind, or `END`."""
+        slot = position[0]
+        ptx.mbarrier_wait(self._at(base, self.layout.slot_full_offset, slot), position[1])
+        return ptx.shared_word(Int32, self._slot(base, slot))
+
+    @cute.jit
+    def _watcher(self, base, waits, counters):
         position = ptx.registers(Int32, 0, 0)
         lane = ptx.lane_index()
-        for _ in cutlass.range(begin, end, unroll=1):
+        while self._kind(base, position) != END:
             slot = position[0]
-            ptx.mbarrier_wait(self._at(base, self.layout.slot_full_offset, slot), position[1])
             instruction = Instruction.read(self._slot(base, slot))
             for index in cutlass.range(lane, instruction.waits, 32, unroll=1):
                 wait = waits + Int64(instruction.wait_begin + index) * 8
@@ -150,16 +177,16 @@ class PersistentKernel:
                 ptx.mbarrier_arrive(self._at(base, self.layout.slot_clear_offset, slot))
             self._retire(base, slot)
             self._next_slot(position)
+        self._retire(base, position[0])
 
     @cute.jit
-    def _loader(self, base, begin, end):
+    def _loader(self, base):
         position = ptx.registers(Int32, 0, 0)
         pages = ptx.registers(
             Int32, 0, 1, 0, 0, 0, 0
         )  # a fresh `empty` barrier has parity 1 behind it: the first trip is free
-        for _ in cutlass.range(begin, end, unroll=1):
+        while self._kind(base, position) != END:
             slot = position[0]
-            ptx.mbarrier_wait(self._at(base, self.layout.slot_full_offset, slot), position[1])
             instruction = Instruction.read(self._slot(base, slot))
             if instruction.loader_waits:
                 ptx.mbarrier_wait(self._at(base, self.layout.slot_clear_offset, slot), position[1])
@@ -170,6 +197,7 @@ class PersistentKernel:
                         self._load_range(k, base, slot, instruction, pages)
             self._retire(base, slot)
             self._next_slot(position)
+        self._retire(base, position[0])
 
     @cute.jit
     def _load_range(self, k: cutlass.Constexpr, base, slot, instruction, pages):
@@ -236,19 +264,19 @@ class PersistentKernel:
         _call(method, bound.arguments(phase, tile, available))
 
     @cute.jit
-    def _compute(self, base, begin, end, counters):
+    def _compute(self, base, counters):
         position = ptx.registers(Int32, 0, 0)
         pages = ptx.registers(Int32, 0, 0)
         outputs = ptx.registers(Int32, 0, 0)
-        for _ in cutlass.range(begin, end, unroll=1):
+        while self._kind(base, position) != END:
             slot = position[0]
-            ptx.mbarrier_wait(self._at(base, self.layout.slot_full_offset, slot), position[1])
             instruction = Instruction.read(self._slot(base, slot))
             for k in cutlass.range_constexpr(len(self.kinds)):
                 if instruction.kind == k:
                     self._compute_range(k, base, slot, position[1], instruction, pages, outputs, counters)
             self._retire(base, slot)
             self._next_slot(position)
+        self._retire(base, position[0])
 
     @cute.jit
     def _compute_range(self, k: cutlass.Constexpr, base, slot, parity, instruction, pages, outputs, counters):
@@ -281,15 +309,22 @@ class PersistentKernel:
         else:
             sync_compute_threads()
         if cute.arch.thread_idx()[0] == 0:
-            ptx.counter_signal(counters + Int64(instruction.signal) * self.layout.counter_bytes)
+            self._signal(instruction, counters)
 
     @cute.jit
-    def _storer(self, base, begin, end, counters):
+    def _signal(self, instruction, counters):
+        """One thread: the counter of the instruction's group, and that of the whole op where somebody waits for it."""
+        ptx.counter_signal(counters + Int64(instruction.signal) * self.layout.counter_bytes)
+        if instruction.total_before > 0:
+            total = instruction.signal - instruction.total_before
+            ptx.counter_signal(counters + Int64(total) * self.layout.counter_bytes)
+
+    @cute.jit
+    def _storer(self, base, counters):
         position = ptx.registers(Int32, 0, 0)
         state = ptx.registers(Int32, 0, 0, 0, 0)
-        for _ in cutlass.range(begin, end, unroll=1):
+        while self._kind(base, position) != END:
             slot = position[0]
-            ptx.mbarrier_wait(self._at(base, self.layout.slot_full_offset, slot), position[1])
             instruction = Instruction.read(self._slot(base, slot))
             for k in cutlass.range_constexpr(len(self.kinds)):
                 if const_expr("store" in self.kinds[k].declaration.phases):
@@ -297,6 +332,7 @@ class PersistentKernel:
                         self._store_range(k, base, slot, instruction, state, counters)
             self._retire(base, slot)
             self._next_slot(position)
+        self._retire(base, position[0])
 
     @cute.jit
     def _store_range(self, k: cutlass.Constexpr, base, slot, instruction, state, counters):
@@ -309,7 +345,7 @@ class PersistentKernel:
                 ptx.fence_async()
             cute.arch.sync_warp()
             if ptx.lane_index() == 0:
-                ptx.counter_signal(counters + Int64(instruction.signal) * self.layout.counter_bytes)
+                self._signal(instruction, counters)
 
     # ------------------------------------------------------------------ the kernel
 
@@ -362,33 +398,36 @@ class PersistentKernel:
         if thread == 0:
             self._init_barriers(base)
         cute.arch.sync_threads()
-        begin = ptx.global_word(Int32, queue_begin + Int64(cta) * 4)
-        end = ptx.global_word(Int32, queue_begin + Int64(cta + 1) * 4)
-        # The first counter is the number of CTAs that have finished; dependencies count from the second on.
+        queue = Int32(0) if const_expr(self.layout.one_queue) else cta
+        begin = ptx.global_word(Int32, queue_begin + Int64(queue) * 4)
+        end = ptx.global_word(Int32, queue_begin + Int64(queue + 1) * 4)
+        # The first counter is the number of CTAs that have finished; dependencies count from the second on. The last
+        # one hands out the rows of a queue that all CTAs share.
         dependency_counters = counters + Int64(self.layout.counter_bytes)
         if warp >= COMPUTE_WARPS:
             cute.arch.setmaxregister_decrease(OTHER_REGISTERS)
             if warp == CONTROLLER:
-                self._controller(base, begin, end, rows, records)
+                tickets = counters + Int64(num_counters) * self.layout.counter_bytes
+                self._controller(base, begin, end, rows, records, tickets)
                 if num_counters > 0:  # else nothing was counted, and nothing has to be reset
                     self._finish(counters, num_counters + 1)
             if warp == WATCHER:
-                self._watcher(base, begin, end, waits, dependency_counters)
+                self._watcher(base, waits, dependency_counters)
             if const_expr(self.loads):
                 if warp == LOADER:
                     for index in cutlass.range(ptx.lane_index(), num_descriptors, 32, unroll=1):
                         ptx.fence_descriptor(descriptors + Int64(index) * 128)
                     cute.arch.sync_warp()
-                    self._loader(base, begin, end)
+                    self._loader(base)
             if const_expr(self.stores):
                 if warp == STORER:
                     for index in cutlass.range(ptx.lane_index(), num_descriptors, 32, unroll=1):
                         ptx.fence_descriptor(descriptors + Int64(index) * 128)
                     cute.arch.sync_warp()
-                    self._storer(base, begin, end, dependency_counters)
+                    self._storer(base, dependency_counters)
         else:
             cute.arch.setmaxregister_increase(COMPUTE_REGISTERS)
-            self._compute(base, begin, end, dependency_counters)
+            self._compute(base, dependency_counters)
 
     @cute.jit
     def launch(

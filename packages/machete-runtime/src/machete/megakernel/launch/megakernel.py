@@ -66,6 +66,9 @@ class Megakernel:
         arch: the target on CPU tensors; on CUDA tensors it must be the device's own, and may be left out.
         num_sms: CTAs to launch. Default: every SM of the device; 4 on the simulator.
         throttle: bytes in flight while ops stream from memory, instead of what was found for the target.
+        schedule: "static" plans a queue for each SM; with "dynamic" SMs fetch what to do next while the kernel runs;
+            "auto" decides by whether the ops are irregular. `plan.schedule` says what it is.
+        profile: measured µs of one tile by kind (`kernel.plan.kinds`), for the plan's cost model.
         seed: order in which the simulator interleaves warps and completes copies.
 
     Raises:
@@ -80,6 +83,8 @@ class Megakernel:
         num_sms: int | None = None,
         seed: int = 0,
         throttle: Throttle | None = None,
+        schedule: str = "auto",
+        profile: Mapping[str, float] | None = None,
     ) -> None:
         ops = _checked(list(ops))
         self.device = ops[0].device
@@ -97,7 +102,7 @@ class Megakernel:
                 fix="leave num_sms out to use every SM",
             )
         self._ops, self._arena_bytes = placed([op.op.lower(self.target, op) for op in ops])
-        self.plan = Plan.build(self._ops, self.target, num_sms)
+        self.plan = Plan.build(self._ops, self.target, num_sms, schedule=schedule, profile=profile or {})
         self.plan.verify()
         self.seed = seed
         self.report: RunReport | None = None

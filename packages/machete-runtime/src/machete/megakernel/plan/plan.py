@@ -6,24 +6,32 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import networkx
 import numpy as np
 
-from machete.megakernel.abi.errors import DeviceError, PlanError
+from machete.megakernel.abi.errors import DeviceError, PlanError, closest
 from machete.megakernel.abi.op import check_claimed
 from machete.megakernel.abi.scheduled import ScheduledOp
 from machete.megakernel.abi.target import Target
 from machete.megakernel.plan import serial, verification
+from machete.megakernel.plan.cost import RATES, Profile, tile_times
 from machete.megakernel.plan.dependencies import Dependency, find_hazards, reads_loaded, reduce_hazards
+from machete.megakernel.plan.grouping import Grouping
 from machete.megakernel.plan.kinds import Kind, kinds_of
 from machete.megakernel.plan.memory import Access, accesses_of
-from machete.megakernel.plan.queues import Queues, build_queues
+from machete.megakernel.plan.ordering import Wait, assign_waits, blocks_of, cuts_of, needs_of
+from machete.megakernel.plan.placement import affordable_rows, place, place_in_one_queue
+from machete.megakernel.plan.queues import SIGNAL, TOTAL, WAITS, Queues, joined
+from machete.megakernel.plan.relation import TiledAccess
 from machete.megakernel.plan.shared import SharedLayout
 
-#: (counter, value that it has to reach)
-Wait = tuple[int, int]
+#: How instructions come to SMs: each has a queue of its own, or all fetch from one; "auto" chooses.
+SCHEDULES = ("static", "dynamic")
+#: "auto" is dynamic if ops whose tiles are irregular take this part of the time.
+IRREGULAR_SHARE = 0.5
 
 
 @dataclass(frozen=True)
@@ -34,13 +42,22 @@ class PlannedOp:
         kind: index of its kind.
         extents: (dim, extent).
         tiles: number of tiles along each tiled dim.
+        block: tiles of one group along each tiled dim (`plan.grouping`).
+        tile_us: what a tile costs, as the cost model sees it.
         accesses: the memory that it touches.
     """
 
     kind: int
     extents: tuple[tuple[str, int], ...]
     tiles: tuple[int, ...]
+    block: tuple[int, ...]
+    tile_us: float
     accesses: tuple[Access, ...]
+
+    @property
+    def grouping(self) -> Grouping:
+        """Its tiles in groups."""
+        return Grouping(self.tiles, self.block)
 
     @property
     def num_tiles(self) -> int:
@@ -54,12 +71,12 @@ class Plan:
 
     Attributes:
         target, num_sms: what it was made for.
+        schedule: "static": each SM has its own queue; "dynamic": SMs fetch instructions from one queue, in its order.
         kinds: the bodies to compile.
         ops: in list order; indices of ops count here.
-        dependencies: the transitive reduction of all hazards.
-        queues: each SM's instructions.
-        counters: for each op the counter that its finished ranges add to, or -1 if nobody waits for it.
-        waits: for each op what it waits for.
+        dependencies: between whole ops, the transitive reduction of all hazards; what is waited for is in `waits`.
+        queues: instructions, with the waits and the signals of each.
+        waits: lists of waits that instructions name; the first one is empty.
         loader_waits: for each op whether something that `load` reads is written by an earlier op.
         fences: for each op whether a later op loads what it writes, by copies that need a proxy fence before them.
         shared: the shared memory of each CTA.
@@ -67,22 +84,34 @@ class Plan:
 
     target: Target
     num_sms: int
+    schedule: str
     kinds: tuple[Kind, ...]
     ops: tuple[PlannedOp, ...]
     dependencies: tuple[Dependency, ...]
     queues: Queues
-    counters: tuple[int, ...]
     waits: tuple[tuple[Wait, ...], ...]
     loader_waits: tuple[bool, ...]
     fences: tuple[bool, ...]
     shared: SharedLayout
 
     @classmethod
-    def build(cls, ops: Sequence[ScheduledOp], target: Target, num_sms: int) -> Plan:
+    def build(
+        cls,
+        ops: Sequence[ScheduledOp],
+        target: Target,
+        num_sms: int,
+        *,
+        schedule: str = "auto",
+        profile: Profile = MappingProxyType({}),
+    ) -> Plan:
         """Plan lowered ops (`Op.lower`) for `num_sms` SMs.
 
+        Args:
+            schedule: "static", "dynamic", or "auto": dynamic if irregular ops (`Op.irregular`) take half of the time.
+            profile: measured µs of one tile, by the kind's name, instead of what the cost model expects.
+
         Raises:
-            PlanError: no ops, not ops, or no SMs.
+            PlanError: no ops, not ops, no SMs, an unknown schedule, or a profile that is none.
             DeviceError: ops on several devices.
             TargetError: an op does not claim the target.
             PipelineError: the page ring does not fit the target.
@@ -97,18 +126,36 @@ class Plan:
                 fix="num_sms=1 or more",
             )
         kinds, kind_of_op = kinds_of(ops)
+        tile_us = tile_times(ops, kinds, kind_of_op, target, profile)
+        schedule = _chosen(schedule, ops, tile_us)
+        rates = RATES[target.name]
         accesses = accesses_of(ops)
         hazards = find_hazards(accesses)
-        dependencies = reduce_hazards(hazards)
-        queues = build_queues([op.num_tiles for op in ops], num_sms)
-        ranges = queues.ranges_per_op(len(ops))
-        producers = sorted({dependency.producer for dependency in dependencies})
-        counter_of = {op: counter for counter, op in enumerate(producers)}
-        waits: list[list[Wait]] = [[] for _ in ops]
-        for dependency in dependencies:
-            producer = dependency.producer
-            signals = kinds[kind_of_op[producer]].signals_per_range
-            waits[dependency.consumer].append((counter_of[producer], int(ranges[producer]) * signals))
+        tiled = [
+            {access.tensor: TiledAccess.of(access, kinds[kind], op.tiles) for access in op_accesses}
+            for op, kind, op_accesses in zip(ops, kind_of_op, accesses, strict=True)
+        ]
+        groupings = [
+            grouping.bounded(num_sms, affordable_rows(grouping.num_tiles, time, rates, num_sms))
+            for grouping, time in zip(
+                blocks_of(hazards, cuts_of(hazards, tiled), [op.tiles for op in ops]), tile_us, strict=True
+            )
+        ]
+        needs = needs_of(hazards, tiled, groupings)
+        if schedule == "static":
+            keeps_state = [any("tiles" in names for names in op.op.declaration.phases.values()) for op in ops]
+            ranges = place(groupings, needs, tile_us, keeps_state, rates, num_sms)
+            queues, groups = joined(ranges, num_sms)
+        else:
+            queues, groups = joined(place_in_one_queue(groupings, num_sms), 1)
+        queues, waits = assign_waits(
+            queues,
+            groups,
+            needs,
+            groupings,
+            [kinds[kind].signals_per_range for kind in kind_of_op],
+            ordered=schedule == "static",
+        )
         # Of all hazards, not the reduced ones: an edge that others imply is still a reason to wait, and to fence.
         loads = [
             (producer, consumer)
@@ -117,21 +164,24 @@ class Plan:
             if reads_loaded(accesses[consumer], pairs)
         ]
         loaded_by, loads_from = {producer for producer, _ in loads}, {consumer for _, consumer in loads}
+        shared = SharedLayout.build(kinds, target)
         return cls(
             target=target,
             num_sms=num_sms,
+            schedule=schedule,
             kinds=kinds,
             ops=tuple(
-                PlannedOp(kind, tuple(op.extents.items()), op.tiles, op_accesses)
-                for op, kind, op_accesses in zip(ops, kind_of_op, accesses, strict=True)
+                PlannedOp(kind, tuple(op.extents.items()), op.tiles, grouping.block, time, op_accesses)
+                for op, kind, grouping, time, op_accesses in zip(
+                    ops, kind_of_op, groupings, tile_us, accesses, strict=True
+                )
             ),
-            dependencies=dependencies,
+            dependencies=reduce_hazards(hazards),
             queues=queues,
-            counters=tuple(counter_of.get(op, -1) for op in range(len(ops))),
-            waits=tuple(map(tuple, waits)),
+            waits=waits,
             loader_waits=tuple(op in loads_from for op in range(len(ops))),
             fences=tuple(op in loaded_by for op in range(len(ops))),
-            shared=SharedLayout.build(kinds, target),
+            shared=shared.fetched() if schedule == "dynamic" else shared,
         )
 
     @property
@@ -140,14 +190,20 @@ class Plan:
         return tuple(op.kind for op in self.ops)
 
     @property
-    def num_counters(self) -> int:
-        """Number of counters in global memory."""
-        return 1 + max(self.counters)
+    def num_dependency_counters(self) -> int:
+        """Number of counters that instructions signal and wait for."""
+        rows = self.queues.rows
+        return 1 + int(rows[:, [SIGNAL, TOTAL]].max(initial=-1))
 
     @property
-    def tiles_per_sm(self) -> np.ndarray:
-        """int64[SMs]: number of tiles that each SM runs."""
-        return self.queues.tiles_per_sm()
+    def num_counters(self) -> int:
+        """Number of counters in global memory; the last one hands out a shared queue."""
+        return self.num_dependency_counters + (self.schedule == "dynamic")
+
+    @property
+    def tiles_per_sm(self) -> np.ndarray | None:
+        """int64[SMs]: number of tiles that each SM runs; None if that is decided while the kernel runs."""
+        return self.queues.tiles_per_queue() if self.schedule == "static" else None
 
     def verify(self) -> None:
         """Prove the plan sound, or raise `PlanError` with the reason (see `plan.verification`)."""
@@ -177,11 +233,13 @@ class Plan:
 
     def __str__(self) -> str:
         shared, per_sm = self.shared, self.tiles_per_sm
+        spread = "fetched from one queue" if per_sm is None else f"{per_sm.min()} to {per_sm.max()} tiles per SM"
+        waits = np.array([len(waits) for waits in self.waits])[self.queues.rows[:, WAITS]].sum()
         lines = [
             (
-                f"plan for {self.target.name}, {self.num_sms} SMs: {len(self.ops)} ops of {len(self.kinds)} kinds, "
-                f"{len(self.dependencies)} dependencies, {len(self.queues.rows)} instructions, "
-                f"{per_sm.min()} to {per_sm.max()} tiles per SM"
+                f"plan for {self.target.name}, {self.num_sms} SMs, {self.schedule}: {len(self.ops)} ops of "
+                f"{len(self.kinds)} kinds, {len(self.dependencies)} dependencies, {len(self.queues.rows)} "
+                f"instructions, {spread}; {waits} waits for {self.num_dependency_counters} counters"
             ),
             (
                 f"shared memory: {shared.total_bytes} of {self.target.shared_bytes} bytes; ring of "
@@ -192,16 +250,34 @@ class Plan:
         for index, op in enumerate(self.ops):
             kind = self.kinds[op.kind]
             tiles = " × ".join(map(str, op.tiles)) or "1"
+            groups = f" in {op.grouping.count} groups" if op.grouping.count > 1 else ""
             edges = [d for d in self.dependencies if d.consumer == index]
             after = "; ".join(f"after {d.producer} ({_hazards(d)})" for d in edges)
             loader = ", loader waits" if self.loader_waits[index] else ""
             name = kind.name.rpartition(".")[2]
-            lines.append(f"  {index:>4}  {name} [kind {op.kind}]  {tiles} tiles  {after}{loader}".rstrip())
+            lines.append(
+                f"  {index:>4}  {name} [kind {op.kind}]  {tiles} tiles{groups}, {op.tile_us:.2f} µs each  {after}{loader}".rstrip()
+            )
         return "\n".join(lines)
 
 
 def _hazards(dependency: Dependency) -> str:
     return ", ".join(f"{kind} {tensor}" for kind, _, tensor in sorted(dependency.hazards))
+
+
+def _chosen(schedule: str, ops: Sequence[ScheduledOp], tile_us: Sequence[float]) -> str:
+    if schedule in SCHEDULES:
+        return schedule
+    if schedule != "auto":
+        raise PlanError(
+            what=f"schedule={schedule!r}{closest(str(schedule), (*SCHEDULES, 'auto'))}",
+            where="Plan.build",
+            why="SMs have queues of their own, or share one",
+            fix="one of: static, dynamic, auto",
+        )
+    times = [op.num_tiles * time for op, time in zip(ops, tile_us, strict=True)]
+    irregular = sum(time for op, time in zip(ops, times, strict=True) if op.op.irregular)
+    return "dynamic" if irregular and irregular >= IRREGULAR_SHARE * sum(times) else "static"
 
 
 def _check_ops(ops: Sequence[ScheduledOp], target: Target) -> None:

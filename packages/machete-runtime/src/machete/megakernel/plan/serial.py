@@ -17,7 +17,7 @@ from machete.megakernel.abi.tma import TmaBox
 from machete.megakernel.plan.dependencies import Dependency
 from machete.megakernel.plan.kinds import Kind
 from machete.megakernel.plan.memory import Access
-from machete.megakernel.plan.queues import Queues
+from machete.megakernel.plan.queues import COLUMNS, Queues
 from machete.megakernel.plan.record import TensorLayout
 from machete.megakernel.plan.shared import SharedLayout
 
@@ -31,6 +31,7 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
         "abi": list(version.ABI),
         "target": plan.target.name,
         "num_sms": plan.num_sms,
+        "schedule": plan.schedule,
         "kinds": [_kind_to_dict(kind) for kind in plan.kinds],
         "ops": [_plain(asdict(op)) for op in plan.ops],
         "dependencies": [
@@ -38,7 +39,6 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
             for edge in plan.dependencies
         ],
         "queues": {"begin": plan.queues.begin.tolist(), "rows": plan.queues.rows.tolist()},
-        "counters": list(plan.counters),
         "waits": [[list(wait) for wait in waits] for waits in plan.waits],
         "loader_waits": list(plan.loader_waits),
         "fences": list(plan.fences),
@@ -55,6 +55,7 @@ def plan_from_dict(data: dict[str, Any]) -> Plan:
     return Plan(
         target=Target.named(data["target"]),
         num_sms=data["num_sms"],
+        schedule=data["schedule"],
         kinds=tuple(_kind_from_dict(kind) for kind in data["kinds"]),
         ops=tuple(_op_from_dict(op) for op in data["ops"]),
         dependencies=tuple(
@@ -63,9 +64,8 @@ def plan_from_dict(data: dict[str, Any]) -> Plan:
         ),
         queues=Queues(
             np.array(data["queues"]["begin"], dtype=np.int32),
-            np.array(data["queues"]["rows"], dtype=np.int32).reshape(-1, 4),
+            np.array(data["queues"]["rows"], dtype=np.int32).reshape(-1, COLUMNS),
         ),
-        counters=tuple(data["counters"]),
         waits=tuple(tuple((counter, least) for counter, least in waits) for waits in data["waits"]),
         loader_waits=tuple(data["loader_waits"]),
         fences=tuple(data["fences"]),
@@ -128,6 +128,8 @@ def _op_from_dict(data: dict[str, Any]) -> PlannedOp:
         kind=data["kind"],
         extents=tuple((dim, extent) for dim, extent in data["extents"]),
         tiles=tuple(data["tiles"]),
+        block=tuple(data["block"]),
+        tile_us=data["tile_us"],
         accesses=tuple(
             Access(**{**access, "footprint": _footprint_from_dict(access["footprint"])}) for access in data["accesses"]
         ),

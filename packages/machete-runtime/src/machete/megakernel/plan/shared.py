@@ -13,6 +13,8 @@ from machete.megakernel.plan.kinds import Kind
 
 #: Instructions that are decoded ahead of the one that runs.
 INSTRUCTION_SLOTS = 4
+#: The same where SMs share a queue: what one SM holds, no other can run.
+FETCHED_SLOTS = 2
 #: Eight int32 for each instruction (plan.program).
 ROW_BYTES = 32
 MBARRIER_BYTES = 8
@@ -32,6 +34,7 @@ class SharedLayout:
         resident_bytes: bytes behind `page_ptr`; ops use them one after another.
         slots: instruction slots; each holds an instruction row (32 bytes), then the op's record.
         record_bytes: bytes of the largest record.
+        one_queue: SMs fetch instructions from one queue, rather than have one each.
     """
 
     ring_pages: int
@@ -41,6 +44,7 @@ class SharedLayout:
     record_bytes: int
     slots: int = INSTRUCTION_SLOTS
     counter_bytes: int = COUNTER_BYTES
+    one_queue: bool = False
 
     @classmethod
     def build(cls, kinds: Sequence[Kind], target: Target) -> SharedLayout:
@@ -57,6 +61,10 @@ class SharedLayout:
         if layout.total_bytes > target.shared_bytes:
             raise _does_not_fit(kinds, target, layout)
         return layout
+
+    def fetched(self) -> SharedLayout:
+        """The same for SMs that share a queue."""
+        return replace(self, slots=FETCHED_SLOTS, one_queue=True)
 
     # -- areas, in the order in which they lie in memory --
 
