@@ -39,7 +39,7 @@ def integers(*shape: int, device: str = "cpu") -> torch.Tensor:
 
 
 def binding_of(ops: list) -> Binding:
-    return Binding(ops, Image(Plan.build(ops, Target.named("sm_90a"), 4), ops, tensormap.encode))
+    return Binding(ops, Image(Plan.build(ops, Target.named("sm_90a"), 4), ops, tensormap.encode, 0))
 
 
 def test_a_new_tensor_by_name(arch: str, device: str, op_classes: SimpleNamespace) -> None:

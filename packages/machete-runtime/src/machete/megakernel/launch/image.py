@@ -23,13 +23,15 @@ from .tensormap import DESCRIPTOR_BYTES
 WORD = 8
 _DESCRIPTOR_WORDS = DESCRIPTOR_BYTES // WORD
 _DEFINED_WORDS = 8  # of a descriptor
-_STAND_IN = 1 << 30  # the driver wants an address like one of its own; word 0 is set to the real one afterwards
 
 Encode = Callable[[TensorInfo, TmaBox], np.ndarray]
 
 
 class Image:
     """Words of all records and descriptors of `ops`, planned as `plan`.
+
+    `encode` writes descriptors. It gets `address`, some memory of the device, for every tensor, so that tensors of one
+    layout are encoded once; word 0 is their own address.
 
     Attributes:
         words: uint64, the current data.
@@ -38,7 +40,8 @@ class Image:
         descriptor_fields: positions (in words) of the record fields that hold a descriptor's byte offset.
     """
 
-    def __init__(self, plan: Plan, ops: Sequence[ScheduledOp], encode: Encode) -> None:
+    def __init__(self, plan: Plan, ops: Sequence[ScheduledOp], encode: Encode, address: int) -> None:
+        self._address = address
         self._encode = functools.lru_cache(maxsize=4096)(encode)  # layers of a model have tensors of the same layouts
         self._kinds = [plan.kinds[kind] for kind in plan.kind_of_op]
         fields = [[name for name, _ in kind.record.fields] for kind in plan.kinds]
@@ -77,7 +80,7 @@ class Image:
             return []
         box = self._kinds[index].descriptors[name]
         # A descriptor cannot describe zero elements; nothing is copied from such a tensor.
-        info = replace(info, name="", address=_STAND_IN, shape=tuple(max(1, extent) for extent in info.shape))
+        info = replace(info, name="", address=self._address, shape=tuple(max(1, extent) for extent in info.shape))
         self.words[first + 1 : first + _DESCRIPTOR_WORDS] = self._encode(info, box)[1:]
         return list(range(first + 1, first + _DEFINED_WORDS))
 

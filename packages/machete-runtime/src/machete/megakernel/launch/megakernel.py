@@ -223,8 +223,9 @@ class _Bound:
     ) -> None:
         """`lock` is held by whoever changes the binding, until the first launch with it."""
         on_gpu = device.type == "cuda"
-        image = Image(plan, ops, tensormap.encode_with_driver if on_gpu else tensormap.encode)
         tables = Tables(plan, device)
+        encode = tensormap.encode_with_driver if on_gpu else tensormap.encode
+        image = Image(plan, ops, encode, tables.rows.data_ptr())
         self.binding = Binding(ops, image)
         self._extents = Extents(self.binding.ops, self.binding.views, image)
         views = [view for view in self.binding.views if view.info.address >= ARENA]
