@@ -158,9 +158,11 @@ class BoundOp:
     def has_work(self, tile):
         """Whether the tile begins inside of the extents, which may be smaller than those that were planned."""
         inside = Boolean(True)
-        for name, index in self.tile_indices(tile).items():
-            dim = name.removeprefix("tile_")
-            inside = inside & (index * self._kind.tile_sizes[dim] < self.field(Int32, f"extent_{dim}"))
+        indices = self.tile_indices(tile)
+        for dim in self._kind.tile:
+            if dim in self._kind.op.resizable:
+                first = indices[f"tile_{dim}"] * self._kind.tile_sizes[dim]
+                inside = inside & (first < self.field(Int32, f"extent_{dim}"))
         return inside
 
     def arguments(self, phase: str, tile, available: dict[str, Any]) -> dict[str, Any]:

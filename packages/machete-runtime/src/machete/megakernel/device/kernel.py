@@ -227,10 +227,13 @@ class PersistentKernel:
                 if const_expr(shares_page):
                     sync_compute_threads()  # the tile before may still be reading the page
                 tile = instruction.first + index * instruction.step
-                self._run_tile(k, phase, bound, instruction, tile, available)
+                if const_expr(set(kind.tile) & set(kind.op.resizable)):
+                    self._run_tile_inside(k, phase, bound, instruction, tile, available)
+                else:
+                    self._run_phase(k, phase, bound, instruction, tile, available)
 
     @cute.jit
-    def _run_tile(
+    def _run_tile_inside(
         self,
         k: cutlass.Constexpr,
         phase: cutlass.Constexpr,
