@@ -9,7 +9,10 @@ namespace machete::sim {
 
 namespace {
 
-constexpr uint32_t kFruitlessRounds = 2048;   // rounds without any effect before it is a deadlock
+// When nothing that another warp could be waiting for has happened: after so many rounds in which all warps polled with
+// all registers unchanged it is a deadlock for certain; loops that count are given so many instructions.
+constexpr uint64_t kStuckRounds = 64, kFruitlessInstructions = 50'000'000;
+constexpr uint64_t kWatchRounds = 32;         // after these, polling warps are watched closely
 constexpr uint64_t kBusyInstructions = 4096;  // without a poll: the warp computes, it does not wait
 constexpr uint32_t kSoftWakeRounds = 1024;    // a sleeping try_wait returns false this often
 
@@ -197,6 +200,18 @@ void Machine::exit_lanes(Warp& w, uint32_t mask) {
     for (Group& g : w.groups) g.waiting = false;   // they may wait for fewer lanes now
 }
 
+// The warp polled without success.
+void Machine::polled(Warp& w) {
+    w.busy = 0;
+    if (fruitless_ < kWatchRounds) return;
+    const auto* p = reinterpret_cast<const uint64_t*>(w.storage);
+    uint64_t h = w.pc;
+    for (size_t n = (program.register_bytes + 4 * size_t(program.predicates)) / 8; n; --n, ++p)
+        h = (h ^ *p) * 0x9e3779b97f4a7c15ull;
+    w.stuck = h == w.poll_registers;
+    w.poll_registers = h;
+}
+
 void Machine::run_warp(Warp& w, uint32_t quantum) {
     const Inst* const code = program.code.data();
     uint64_t executed = 0;
@@ -260,10 +275,10 @@ void Machine::run_warp(Warp& w, uint32_t quantum) {
                             w.wait_pc = w.pc;
                             w.groups.push_back({w.pc + 1, w.active, false, false});
                             stats_.instructions += executed;
-                            w.busy = 0;
+                            polled(w);
                             return;
                         }
-                        w.busy = 0;
+                        polled(w);
                         w.wait = Wait::none;
                         w.soft = false;
                         w.groups.push_back({w.pc + 1, w.active, false, true});
@@ -373,13 +388,13 @@ bool Machine::any_copy(const std::function<bool(const Copy&)>& which) const {
 void Machine::run(const std::function<void()>& pulse) {
     const uint64_t resident = launch.resident ? std::min<uint64_t>(launch.resident, total_ctas_) : total_ctas_;
     for (uint64_t i = 0; i < resident; ++i) start_cta();
-    uint64_t next_pulse = 0, rounds = 0, fruitless = 0;
+    uint64_t next_pulse = 0, rounds = 0, stuck_rounds = 0, last_progress = 0;
     std::vector<Warp*> round;
     while (!ctas_.empty()) {
         round.clear();
         round.swap(queue_);
         const uint64_t before = progress;
-        bool all_polled = true;
+        bool all_polled = true, all_stuck = true;
         for (size_t i = 0; i < round.size(); ++i) {
             std::swap(round[i], round[i + random.below(static_cast<uint32_t>(round.size() - i))]);
             Warp& w = *round[i];
@@ -388,6 +403,7 @@ void Machine::run(const std::function<void()>& pulse) {
             const uint32_t quantum = (dice & 15) ? 32 + (dice >> 8 & 511) : 1 + (dice >> 8 & 7);
             run_warp(w, quantum);
             all_polled &= w.busy < kBusyInstructions;
+            all_stuck &= w.stuck && w.busy == 0;
             if (random.below(256) < copy_rate_) complete_one_copy();
             if (stats_.instructions >= next_pulse) {
                 pulse();
@@ -403,12 +419,14 @@ void Machine::run(const std::function<void()>& pulse) {
             }
         }
         if (progress != before || !all_polled) {
-            fruitless = 0;
+            fruitless_ = stuck_rounds = 0;
+            last_progress = stats_.instructions;
         } else if (!copies_.empty()) {
             complete_one_copy();
         } else {
-            ++fruitless;
-            skew_ += std::min<uint64_t>(1000ull << std::min<uint64_t>(fruitless / 8, 20), 1000000000ull);
+            ++fruitless_;
+            stuck_rounds = all_stuck && fruitless_ > kWatchRounds + 1 ? stuck_rounds + 1 : 0;
+            skew_ += std::min<uint64_t>(1000ull << std::min<uint64_t>(fruitless_ / 8, 20), 1000000000ull);
         }
         if (queue_.empty() || ++rounds % kSoftWakeRounds == 0) {
             while (queue_.empty() && complete_one_copy()) {
@@ -423,7 +441,8 @@ void Machine::run(const std::function<void()>& pulse) {
                         }
             if (!any && !ctas_.empty()) deadlock();
         }
-        if (fruitless > kFruitlessRounds) deadlock();
+        if (stuck_rounds > kStuckRounds || (fruitless_ && stats_.instructions - last_progress > kFruitlessInstructions))
+            deadlock();
     }
     while (complete_one_copy()) {
     }

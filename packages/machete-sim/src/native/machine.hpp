@@ -150,6 +150,8 @@ struct Warp : RegView {
     uint64_t effects = 0;            // stores, arrivals, …: what others could have seen
     uint32_t poll_pc = ~0u;          // last load that could be polling, and what it saw
     uint64_t poll_value = 0, poll_effects = ~0ull;
+    uint64_t poll_registers = 0;     // checksum of all registers, taken when nothing happens for long
+    bool stuck = false;              // polled again with all registers as before
     uint32_t poll_mbarrier = 0;      // address, if it was a failed test_wait or try_wait
     uint64_t poll_parity = 0;
     const Region* region = nullptr;  // last one hit
@@ -233,6 +235,7 @@ private:
     void retire_cta(Cta& cta);
     void run_warp(Warp& warp, uint32_t quantum);
     bool select(Warp& warp);
+    void polled(Warp& warp);
     void exit_lanes(Warp& warp, uint32_t mask);
     bool complete_one_copy();
     void complete(size_t index);
@@ -241,6 +244,7 @@ private:
     [[noreturn]] void rethrow(const Fault& fault, const Warp& warp);
 
     Statistics stats_;
+    uint64_t fruitless_ = 0;             // rounds in which nothing happened that another warp could wait for
     uint64_t skew_ = 0;                  // simulated time that passed while all warps slept
     uint64_t next_cta_ = 0, total_ctas_ = 0;
     uint32_t warps_per_cta_ = 0, slots_ = 0;

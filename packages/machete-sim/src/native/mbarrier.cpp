@@ -1,5 +1,6 @@
 // mbarrier objects (PTX ISA 9.7.13.15). The simulator keeps their state outside of shared memory; the eight bytes
 // count as not written, so that an ordinary access to a live barrier is an error.
+#include <algorithm>
 #include <cstring>
 
 #include "lanes.hpp"
@@ -86,6 +87,12 @@ void mbarrier_copy_done(Machine& machine, Cta& cta, uint32_t address, uint32_t b
 
 namespace {
 
+// Whether a warp sleeps at this barrier: those that gave up may still be in its list.
+bool awaited(const Mbarrier& b) {
+    return std::any_of(b.waiters.begin(), b.waiters.end(),
+                       [&](const Warp* w) { return w->wait == Wait::mbarrier && w->wait_detail == b.address; });
+}
+
 template <class F>
 int each_lane(RegView& r, const Inst& i, uint32_t mask, F f) {
     Warp& w = warp_of(r);
@@ -117,7 +124,7 @@ int init(RegView& r, const Inst& i, uint32_t mask) {   // a = address, b = count
         Mbarrier& b = cta.mbarriers[slot - 1];
         uint64_t shadow;
         std::memcpy(&shadow, cta.shadow + address, 8);
-        if (b.valid && shadow == 0 && (b.pending != b.expected || b.tx != 0 || b.copies || !b.waiters.empty()))
+        if (b.valid && shadow == 0 && (b.pending != b.expected || b.tx != 0 || b.copies || awaited(b)))
             throw Fault{FaultKind::mbarrier,
                         format("mbarrier.init of the mbarrier at shared %#x while it is in use (phase %llu waits for %u of %u "
                                "arrivals and %lld bytes)", address, static_cast<unsigned long long>(b.phase), b.pending,
@@ -134,7 +141,7 @@ int init(RegView& r, const Inst& i, uint32_t mask) {   // a = address, b = count
 int inval(RegView& r, const Inst& i, uint32_t mask) {
     return each_lane(r, i, mask, [&](Warp& w, uint32_t address, uint32_t l) {
         Mbarrier& b = mbarrier_at(w, address, l);
-        if (b.copies || !b.waiters.empty())
+        if (b.copies || awaited(b))
             throw Fault{FaultKind::mbarrier, format("mbarrier.inval of the mbarrier at shared %#x while it is in use", address), 1u << l};
         b.valid = false;
     });
@@ -210,7 +217,10 @@ int wait(RegView& r, const Inst& i, uint32_t mask) {
     w.wait = Wait::mbarrier;
     w.wait_detail = blocking;
     w.soft = true;
-    if (w.groups.empty()) w.cta->mbarriers[w.cta->mbarrier_at[blocking / 8] - 1].waiters.push_back(&w);
+    if (w.groups.empty()) {
+        auto& waiters = w.cta->mbarriers[w.cta->mbarrier_at[blocking / 8] - 1].waiters;
+        if (std::find(waiters.begin(), waiters.end(), &w) == waiters.end()) waiters.push_back(&w);
+    }
     return kSuspend;
 }
 

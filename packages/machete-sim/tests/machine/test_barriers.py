@@ -166,6 +166,28 @@ def test_polling_a_flag_that_never_comes(launch: Launch) -> None:
     assert len(caught.value.waiting) == 4
 
 
+def test_polling_that_counts_is_a_deadlock_too(launch: Launch) -> None:
+    """Registers change, so it is not certain; but nobody has done anything for millions of instructions."""
+    flag = np.zeros(1, np.uint32)
+    spin = "AGAIN: add.u32 %r2, %r2, 1; ld.acquire.gpu.global.u32 %r1, [%a0]; setp.eq.u32 %p0, %r1, 0; @%p0 bra AGAIN;"
+    with pytest.raises(Deadlock, match="polls memory that does not change"):
+        launch(f"mov.u32 %r2, 0; {spin}", [flag])
+
+
+def test_reading_the_same_value_often_is_no_deadlock(launch: Launch) -> None:
+    x, out = np.full(1, 3, np.uint32), np.zeros(128, np.uint32)
+    launch(
+        """
+        mov.u32 %r0, %tid.x; mul.wide.u32 %d0, %r0, 4; add.s64 %d1, %a1, %d0; mov.u32 %r1, 0; mov.u32 %r2, 0;
+        AGAIN: ld.volatile.global.u32 %r3, [%a0]; add.u32 %r2, %r2, %r3; add.u32 %r1, %r1, 1;
+        setp.lt.u32 %p0, %r1, 5000; @%p0 bra AGAIN; st.global.u32 [%d1], %r2;
+        """,
+        [x, out],
+        threads=128,
+    )
+    assert (out == 15000).all()
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_polling_a_flag_of_another_cta(launch: Launch, seed: int) -> None:
     """A chain of CTAs, each waiting for the one before it: fair scheduling carries the flag through."""
