@@ -218,7 +218,7 @@ def test_irregular_ops_make_a_dynamic_plan():
     assert Plan.from_json(plan.to_json()) == plan
     assert Plan.build([irregular, scale(y, z)], SM90, 4, schedule="static").schedule == "static"
     assert Plan.build([scale(y, z)], SM90, 4, schedule="dynamic").schedule == "dynamic"
-    with pytest.raises(PlanError, match="schedule='dynamc'(.|\n)*dynamic"):
+    with pytest.raises(PlanError, match=r"schedule='dynamc'(.|\n)*dynamic"):
         Plan.build([scale(y, z)], SM90, 4, schedule="dynamc")
 
 
@@ -243,7 +243,7 @@ def test_the_cost_of_a_tile_follows_from_its_bytes_or_its_flops_or_a_profile():
 
 
 def test_measured_times_change_the_queues():
-    """Two ops of five tiles on four SMs: if the first is slow, the SM that has two of its tiles gets less of the other."""
+    """Two ops of five tiles on four SMs: the SM that has two tiles of a slow first op gets none of the other."""
     x, y, z, w = vectors(4, 320)
     ops = [scale(x, y), scale(z, w, mode="other")]
     slow = dict.fromkeys({kind.name for kind in Plan.build(ops, SM90, 4).kinds}, 1.0)

@@ -8,7 +8,7 @@ the number of distinct overlapping views, not the number of pairs of ops.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from machete.megakernel.abi.footprint import Footprint
@@ -105,14 +105,3 @@ def reduce_hazards(hazards: Hazards) -> tuple[Dependency, ...]:
         ancestors[consumer] = reached
         dependencies += reversed(kept)
     return tuple(dependencies)
-
-
-def closure(num_ops: int, producers: Mapping[int, Iterable[int]]) -> list[int]:
-    """For each op the bit set of the ops before it, given direct producers that come earlier in the list."""
-    ancestors: list[int] = []
-    for consumer in range(num_ops):
-        reached = 0
-        for producer in producers.get(consumer, ()):
-            reached |= ancestors[producer] | 1 << producer
-        ancestors.append(reached)
-    return ancestors

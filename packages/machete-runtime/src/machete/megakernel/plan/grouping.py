@@ -1,8 +1,8 @@
 """Groups of tiles: what a dependency waits for.
 
-The tiles of an op form a grid. Blocks of that grid are *groups*: every instruction belongs to one group, each group that
-somebody waits for has a counter, and an instruction waits for just the groups of earlier ops that touch what its own
-group touches. A dim along which nobody can tell tiles apart is not cut, so an op whose consumers need all of it is one
+The tiles of an op form a grid. Blocks of that grid are *groups*: every instruction belongs to one group, each group
+that somebody waits for has a counter, and an instruction waits for just the groups of earlier ops that touch what its
+own group touches. A dim along which nobody can tell tiles apart is not cut, so an op whose consumers need all of it is one
 group.
 """
 

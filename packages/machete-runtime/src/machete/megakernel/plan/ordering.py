@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -221,7 +222,7 @@ def assign_waits(
     order = np.argsort(rows[:, OP], kind="stable")
     bounds = np.searchsorted(rows[order, OP], np.arange(len(groupings) + 1))
     queue_of, group_of = queue[order].tolist(), groups[order].tolist()
-    ranges = [(queue_of[a:b], group_of[a:b]) for a, b in zip(bounds, bounds[1:], strict=False)]
+    ranges = [(queue_of[a:b], group_of[a:b]) for a, b in pairwise(bounds.tolist())]
     events = [waits for op in events_of(needs, groupings, ranges, ordered) for waits in op]
 
     distinct = dict.fromkeys(events)

@@ -255,9 +255,8 @@ class Plan:
             after = "; ".join(f"after {d.producer} ({_hazards(d)})" for d in edges)
             loader = ", loader waits" if self.loader_waits[index] else ""
             name = kind.name.rpartition(".")[2]
-            lines.append(
-                f"  {index:>4}  {name} [kind {op.kind}]  {tiles} tiles{groups}, {op.tile_us:.2f} µs each  {after}{loader}".rstrip()
-            )
+            what = f"{name} [kind {op.kind}]  {tiles} tiles{groups}, {op.tile_us:.2f} µs each"
+            lines.append(f"  {index:>4}  {what}  {after}{loader}".rstrip())
         return "\n".join(lines)
 
 

@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import pairwise
 
 import numpy as np
 
@@ -149,7 +150,7 @@ def _spans(access: TiledAccess, grouping: Grouping) -> tuple[np.ndarray, np.ndar
 def _radices(one: Footprint, other: Footprint) -> tuple[int, ...]:
     """Strides of both views, largest first, if each divides the one before; else none."""
     strides = sorted({stride for view in (one, other) for stride, _ in view.steps if stride}, reverse=True)
-    if any(large % small for large, small in zip(strides, strides[1:], strict=False)):
+    if any(large % small for large, small in pairwise(strides)):
         return ()
     return tuple(strides)
 

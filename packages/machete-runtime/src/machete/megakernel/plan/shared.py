@@ -17,6 +17,11 @@ INSTRUCTION_SLOTS = 4
 FETCHED_SLOTS = 2
 #: Eight int32 for each instruction (plan.program).
 ROW_BYTES = 32
+#: Waits (counter, value) of an instruction that travel with it; the others are read when it is their turn.
+INLINE_WAITS = 4
+WAIT_BYTES = 8
+#: Where the op's record begins in an instruction slot.
+RECORD_OFFSET = ROW_BYTES + INLINE_WAITS * WAIT_BYTES
 MBARRIER_BYTES = 8
 #: A counter has a cache line of its own: polling one does not slow down signalling another.
 COUNTER_BYTES = 128
@@ -32,7 +37,7 @@ class SharedLayout:
         page_bytes: bytes of a ring page.
         output_slots: stages that can be on their way from `compute` to `store`.
         resident_bytes: bytes behind `page_ptr`; ops use them one after another.
-        slots: instruction slots; each holds an instruction row (32 bytes), then the op's record.
+        slots: instruction slots; each holds an instruction row, its first waits, and the op's record.
         record_bytes: bytes of the largest record.
         one_queue: SMs fetch instructions from one queue, rather than have one each.
     """
@@ -86,7 +91,7 @@ class SharedLayout:
     @property
     def slot_bytes(self) -> int:
         """Bytes of one instruction slot."""
-        return ROW_BYTES + self.record_bytes
+        return RECORD_OFFSET + self.record_bytes
 
     @property
     def full_offset(self) -> int:
