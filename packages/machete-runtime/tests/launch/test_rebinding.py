@@ -169,6 +169,15 @@ def test_no_new_sharing_of_memory(op_classes) -> None:
         binding.rebind({}, [(torch.zeros(N), z)])
 
 
+def test_tensors_that_became_one_are_replaced_as_one(op_classes) -> None:
+    x, y, z, other = (torch.zeros(N) for _ in range(4))
+    binding = binding_of(op_classes.Add.schedule(x=x, y=y, z=z))
+    binding.rebind({"x": other, "y": other})
+    fresh = torch.zeros(N)
+    binding.rebind({}, [(other, fresh)])
+    assert (binding.image.words == binding_of(op_classes.Add.schedule(x=fresh, y=fresh, z=z)).image.words).all()
+
+
 def test_interleaved_columns_are_told_apart(op_classes) -> None:
     base = torch.zeros(N, 8)
     binding = binding_of(op_classes.Scale.schedule(x=base[:, 1], y=base[:, 3]))

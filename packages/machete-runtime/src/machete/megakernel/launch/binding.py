@@ -51,6 +51,7 @@ class Binding:
         self._named: dict[str, Slot] = {}
         self._groups: dict[tuple[Slot, ...], Group] = {}
         self._last: Group | None = None  # the one that moved last
+        self._merged = False  # whether tensors that are only read may have been replaced by one and the same
         self._scalars: dict[str, list[Scalar]] = _scalars(ops, image)
 
     def now(self, index: int) -> TensorInfo:
@@ -136,7 +137,9 @@ class Binding:
         after = self._moved.copy()
         after[inside] += moved
         begin, end = self._begin + after, self._end + after
-        meets = (begin[inside, None] < end) & (begin < end[inside, None]) & group.matters
+        meets = (begin[inside, None] < end) & (begin < end[inside, None])
+        self._merged |= bool((meets & group.others & ~group.matters).any())
+        meets &= group.matters
         for row, other in zip(*np.nonzero(meets), strict=True):
             mine, theirs = self.views[inside[row]], self.views[other]
             here = replace(mine.info, address=mine.info.address + int(after[inside[row]]))
@@ -217,7 +220,7 @@ class Binding:
     def slot_of(self, old: TensorInfo, where: str) -> Slot:
         """The slot for a tensor that is bound now, or that bound tensors are parts of."""
         for slot in self._slots:
-            if slot.holds(old):
+            if slot.holds(old) and not self._merged:
                 return slot
         inside: list[int] = []
         for index in range(len(self.views)):
@@ -237,6 +240,9 @@ class Binding:
             raise _not_bound("the tensor to replace is not bound to any op", where)
         if any(self.views[index].info.address >= ARENA for index in inside):
             raise _not_bound("a temporary cannot be replaced", where)
+        for slot in self._slots:
+            if slot.holds(old) and slot.views == frozenset(inside):
+                return slot
         return self._new_slot(old, inside)
 
     def _new_slot(self, old: TensorInfo, inside: list[int]) -> Slot:

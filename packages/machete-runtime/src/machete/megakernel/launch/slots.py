@@ -88,7 +88,8 @@ class Group(Change):
         slots: they have no views in common.
         inside: indices of their views; `owner` the number of the slot of each.
         word_owner: the same for each of `positions`.
-        matters: bool[inside, views]: a common byte would matter, since one of both is written.
+        others: bool[inside, views]: they do not move together.
+        matters: bool[inside, views]: nor may they have a byte in common, since one of both is written.
         apart: addresses of the slots that were found to share nothing with other views, as long as those do not move.
         held: what changes if the slots get other tensors with the same memory: no words.
     """
@@ -107,9 +108,10 @@ class Group(Change):
         self.inside = np.array([view for views in members for view in views], dtype=np.int64)
         self.owner = np.repeat(np.arange(len(slots)), [len(views) for views in members])
         self.word_owner = np.repeat(np.arange(len(slots)), [len(slot.words) for slot in slots])
-        self.matters = written[self.inside, None] | written
+        self.others = np.ones((len(self.inside), len(written)), dtype=bool)
         for row, owner in enumerate(self.owner):
-            self.matters[row, members[owner]] = False  # they move together
+            self.others[row, members[owner]] = False
+        self.matters = self.others & (written[self.inside, None] | written)
         self.apart: set[tuple[int, ...]] = set()
         self.held = Change(np.zeros(0, dtype=np.int64))
 
