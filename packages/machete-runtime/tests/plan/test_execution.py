@@ -262,6 +262,8 @@ def test_the_executor_notices_a_dependency_that_is_missing(schedule):
     plan = Plan.build(ops, Target.named("sm_90a"), 3, schedule=schedule)
 
     def run(waits: bool) -> bool:
+        for storage in storages:
+            storage.random_(-9, 9)  # 4 x + 1, again and again, would end where all values are one
         executor = Executor(plan, ops)
         if not waits:
             executor.program.rows[:, 6] &= ~MAX_WAITS
