@@ -15,12 +15,11 @@ from cutlass import Boolean, Int32, Int64
 from machete.megakernel.abi.fusion import Fusion, tensor_name
 from machete.megakernel.plan.kinds import Kind
 from machete.megakernel.plan.program import FENCES, LOADER_WAITS, MAX_WAITS, TOTAL_SHIFT
+from machete.megakernel.plan.shared import RECORD_OFFSET
 
 from . import ptx
 from .dtypes import element_type
 from .ring import TmaHandle
-
-ROW_BYTES = 32  # eight int32: kind, op, first tile, tiles, step, first wait, waits, signal counter
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +98,7 @@ class BoundOp:
 
     def __init__(self, kind: Kind, slot, compute_threads: int) -> None:
         self._kind = kind
-        self._record = slot + ROW_BYTES
+        self._record = slot + RECORD_OFFSET
         self._compute_threads = compute_threads
 
     def field(self, dtype, name: str):

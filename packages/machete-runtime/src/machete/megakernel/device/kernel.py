@@ -16,11 +16,11 @@ from cutlass import Int32, Int64, const_expr
 
 from machete.megakernel.abi.target import Throttle
 from machete.megakernel.plan.kinds import Kind
-from machete.megakernel.plan.program import END
-from machete.megakernel.plan.shared import SharedLayout
+from machete.megakernel.plan.program import END, MAX_WAITS
+from machete.megakernel.plan.shared import INLINE_WAITS, RECORD_OFFSET, ROW_BYTES, WAIT_BYTES, SharedLayout
 
 from . import ptx
-from .instruction import ROW_BYTES, BoundOp, Dependencies, Instruction, TileRange
+from .instruction import BoundOp, Dependencies, Instruction, TileRange
 from .ring import ComputeRing, LoadRing, StoreRing
 
 COMPUTE_WARPS = 8
@@ -95,20 +95,20 @@ class PersistentKernel:
     # ------------------------------------------------------------------ roles
 
     @cute.jit
-    def _controller(self, base, begin, end, rows, records, tickets):
+    def _controller(self, base, begin, end, rows, waits, records, tickets):
         position = ptx.registers(Int32, 0, 0)
         if const_expr(self.layout.one_queue):
             # What this SM takes out of the queue is finished by this SM, so it takes a row when it has room for it.
             self._await_slot(base, position)
             index = self._ticket(tickets)
             while index < end:
-                self._publish(base, position, rows, records, index)
+                self._publish(base, position, rows, waits, records, index)
                 self._await_slot(base, position)
                 index = self._ticket(tickets)
         else:
             for index in cutlass.range(begin, end, unroll=1):
                 self._await_slot(base, position)
-                self._publish(base, position, rows, records, index)
+                self._publish(base, position, rows, waits, records, index)
             self._await_slot(base, position)
         # Every role stops at this row, and retires its slot as the last thing that it does.
         slot = position[0]
@@ -131,8 +131,8 @@ class PersistentKernel:
         return cute.arch.shuffle_sync(number, 0)
 
     @cute.jit
-    def _publish(self, base, position, rows, records, index):
-        """Copy a row, and the record of its op, into a free slot."""
+    def _publish(self, base, position, rows, waits, records, index):
+        """Copy a row, its first waits, and the record of its op into a free slot."""
         slot = position[0]
         lane = ptx.lane_index()
         row = rows + Int64(index) * ROW_BYTES
@@ -140,12 +140,17 @@ class PersistentKernel:
         if lane < 8:
             ptx.store_shared_word(Int32, target + lane * 4, ptx.global_word(Int32, row + Int64(lane * 4)))
         op = ptx.global_word(Int32, row + Int64(4))
+        # Polling a counter begins at once when its turn comes: what to poll is in the slot by then.
+        if lane < INLINE_WAITS:
+            wait = waits + Int64(ptx.global_word(Int32, row + Int64(20)) + lane) * WAIT_BYTES
+            if lane < (ptx.global_word(Int32, row + Int64(24)) & MAX_WAITS):
+                ptx.store_shared_word(Int64, target + (ROW_BYTES + lane * WAIT_BYTES), ptx.global_word(Int64, wait))
         record = records + Int64(op) * self.layout.record_bytes
         for word in cutlass.range_constexpr(0, self.layout.record_bytes // 4, 32):
             if lane + word < self.layout.record_bytes // 4:
                 offset = (lane + word) * 4
                 value = ptx.global_word(Int32, record + Int64(offset))
-                ptx.store_shared_word(Int32, target + (offset + ROW_BYTES), value)
+                ptx.store_shared_word(Int32, target + (offset + RECORD_OFFSET), value)
         cute.arch.sync_warp()
         if lane == 0:
             ptx.mbarrier_arrive(self._at(base, self.layout.slot_full_offset, slot))
@@ -166,18 +171,24 @@ class PersistentKernel:
             slot = position[0]
             instruction = Instruction.read(self._slot(base, slot))
             for index in cutlass.range(lane, instruction.waits, 32, unroll=1):
-                wait = waits + Int64(instruction.wait_begin + index) * 8
-                counter = ptx.global_word(Int32, wait)
-                ptx.counter_wait(
-                    counters + Int64(counter) * self.layout.counter_bytes,
-                    ptx.global_word(Int32, wait + Int64(4)),
-                )
+                counter, least = self._wait_entry(self._slot(base, slot), waits, instruction, index)
+                ptx.counter_wait(counters + Int64(counter) * self.layout.counter_bytes, least)
             cute.arch.sync_warp()
             if lane == 0:
                 ptx.mbarrier_arrive(self._at(base, self.layout.slot_clear_offset, slot))
             self._retire(base, slot)
             self._next_slot(position)
         self._retire(base, position[0])
+
+    @cute.jit
+    def _wait_entry(self, slot, waits, instruction, index):
+        """Counter and value of an instruction's wait: the first few are in its slot."""
+        entry = Int64(0)
+        if index < INLINE_WAITS:
+            entry = ptx.shared_word(Int64, slot + (ROW_BYTES + index * WAIT_BYTES))
+        else:
+            entry = ptx.global_word(Int64, waits + Int64(instruction.wait_begin + index) * WAIT_BYTES)
+        return Int32(entry), Int32(entry >> 32)
 
     @cute.jit
     def _loader(self, base):
@@ -411,7 +422,7 @@ class PersistentKernel:
             cute.arch.setmaxregister_decrease(OTHER_REGISTERS)
             if warp == CONTROLLER:
                 tickets = counters + Int64(num_counters) * self.layout.counter_bytes
-                self._controller(base, begin, end, rows, records, tickets)
+                self._controller(base, begin, end, rows, waits, records, tickets)
                 if num_counters > 0:  # else nothing was counted, and nothing has to be reset
                     self._finish(counters, num_counters + 1)
             if warp == WATCHER:
