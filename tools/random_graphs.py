@@ -117,8 +117,10 @@ def check(steps: list[Step], seed: int, device: str, arch: str | None, num_sms: 
     ops = _first(device)
     for step in steps:
         make, act = KINDS[step.kind]
-        ops += make(*(buffers[b][first : first + n] for b, first, n in step.views), step.factor)
-        act(*(expected[b][first : first + n] for b, first, n in step.views), step.factor)
+        x, y, z = (buffers[b][first : first + n] for b, first, n in step.views)
+        ops += make(x, y, z, step.factor)
+        x, y, z = (expected[b][first : first + n] for b, first, n in step.views)
+        act(x, y, z, step.factor)
     kernel = Megakernel(ops, arch=arch, num_sms=num_sms, seed=seed)
     kernel.run()
     for number, (got, want) in enumerate(zip(buffers, expected, strict=True)):
