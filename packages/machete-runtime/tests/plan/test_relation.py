@@ -87,17 +87,13 @@ FLAT = {"address": 0, "shape": (192,), "strides": (1,)}
         pytest.param(
             access(**MATRIX, sizes={0: 2, 1: 4}), access(**MATRIX, sizes={0: 4}), {0: 2}, {0: 1}, id="row blocks"
         ),
-        pytest.param(
-            access(**MATRIX, sizes={0: 2, 1: 4}), access(**MATRIX, sizes={1: 8}), {1: 2}, {0: 1}, id="heads"
-        ),
+        pytest.param(access(**MATRIX, sizes={0: 2, 1: 4}), access(**MATRIX, sizes={1: 8}), {1: 2}, {0: 1}, id="heads"),
         pytest.param(access(**MATRIX, sizes={0: 2}), access(**MATRIX, sizes={1: 4}), {}, {}, id="rows and columns"),
         pytest.param(
             access(**MATRIX, sizes={0: 2}), access(**FLAT, sizes={0: 16}), {0: 1}, {0: 1}, id="rows and flat tiles"
         ),
         pytest.param(access(**FLAT, sizes={0: 8}), access(**FLAT, sizes={}), {}, {}, id="all of it"),
-        pytest.param(
-            access(**FLAT, sizes={0: 8}), access(64, (64,), (1,), sizes={}), {0: 8}, {}, id="a third of it"
-        ),
+        pytest.param(access(**FLAT, sizes={0: 8}), access(64, (64,), (1,), sizes={}), {0: 8}, {}, id="a third of it"),
         pytest.param(
             access(**MATRIX, sizes={0: 2, 1: 4}),
             access(0, (16, 12), (1, 16), sizes={1: 2}),

@@ -19,6 +19,7 @@ import typer
 
 from machete.megakernel.abi.version import ABI
 from machete.megakernel.discovery import Announcement, announced, first_line, installed_versions
+from machete.megakernel.plan_command import plan
 from machete.megakernel.registry import InstalledOp, installed_ops
 
 GROUP = "machete.cli"
@@ -57,7 +58,7 @@ def application() -> typer.Typer:
     app = typer.Typer(
         name="machete", help="Small GPU ops as one persistent kernel.", no_args_is_help=True, add_completion=False
     )
-    own = {"ops": ops, "version": version}
+    own = {"ops": ops, "plan": plan, "version": version}
     for name, command in own.items():
         app.command(name)(command)
     announcements, unreadable = announced(GROUP)

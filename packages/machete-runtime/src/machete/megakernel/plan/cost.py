@@ -16,9 +16,10 @@ Profile = Mapping[str, float]
 
 @dataclass(frozen=True)
 class Rates:
-    """One SM's share of a card.
+    """A card, and what one of its SMs has of it.
 
     Attributes:
+        num_sms: SMs of that card.
         bytes_per_us: global memory, with all SMs at it.
         flops_per_us: tensor cores, bf16 with fp32 accumulators.
         tile_us: of any tile, whatever it does.
@@ -26,6 +27,7 @@ class Rates:
         dependency_us: from the last signal to the first tile that waited for it.
     """
 
+    num_sms: int
     bytes_per_us: float
     flops_per_us: float
     tile_us: float = 0.2
@@ -40,9 +42,9 @@ class Rates:
 #: sm_90a: an H200 with 132 SMs, measured (4.42 TB/s read, 700 TFLOP/s in cuBLAS, a dependency under load 1.7 µs). The
 #: others follow from data sheets (B200: 8 TB/s, 148 SMs; RTX 5090: 1.79 TB/s, 170 SMs) at the H200's efficiency.
 RATES: dict[str, Rates] = {
-    "sm_90a": Rates(bytes_per_us=33.5e3, flops_per_us=5.3e6),
-    "sm_100a": Rates(bytes_per_us=50e3, flops_per_us=10.6e6),
-    "sm_120a": Rates(bytes_per_us=9.7e3, flops_per_us=0.9e6),
+    "sm_90a": Rates(132, bytes_per_us=33.5e3, flops_per_us=5.3e6),
+    "sm_100a": Rates(148, bytes_per_us=50e3, flops_per_us=10.6e6),
+    "sm_120a": Rates(170, bytes_per_us=9.7e3, flops_per_us=0.9e6),
 }
 
 
