@@ -1,4 +1,4 @@
-"""Build every package of the repository: an sdist, and a wheel from that sdist.
+"""Build an sdist and a wheel of every package of the repository.
 
     python tools/distributions.py dist
 
@@ -65,26 +65,25 @@ def contents(package: Path) -> list[Path]:
     return [path for path in found if not LEFT_BY_TOOLS & set(path.relative_to(package).parts)]
 
 
-def build(package: Path) -> Built:
-    """Build one package, or find what was built from the same files."""
+def build(package: Path, through_sdist: bool) -> Built:
+    """Build one package, or find what was built from the same files in the same way.
+
+    Through the sdist is how a release is built: it proves that the sdist holds what the wheel needs. From the
+    source tree, a native core is not compiled again: the build shares its folder with the editable installation.
+    """
     files = contents(package)
     names = [str(path.relative_to(package)) for path in files]
-    folder = CACHE / f"{package.name}-{digest(sys.version, *names, *files)[:16]}"
+    kind = f"{package.name}-{'sdist' if through_sdist else 'tree'}"
+    folder = CACHE / f"{kind}-{digest(sys.version, *names, *files)[:16]}"
     with locked(CACHE / f"{package.name}.lock"):
         if not folder.exists():
-            for stale in CACHE.glob(f"{package.name}-{'[0-9a-f]' * 16}"):
+            for stale in CACHE.glob(f"{kind}-*"):
                 shutil.rmtree(stale)
             unfinished = CACHE / f"{package.name}.unfinished"
             shutil.rmtree(unfinished, ignore_errors=True)
-            command = [
-                sys.executable,
-                "-m",
-                "build",
-                "--no-isolation",
-                "--outdir",
-                str(unfinished),
-                str(package),
-            ]
+            options = ["--no-isolation", "--outdir", str(unfinished)]
+            options += [] if through_sdist else ["--sdist", "--wheel"]
+            command = [sys.executable, "-m", "build", *options, str(package)]
             result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
             if result.returncode != 0:
                 raise RuntimeError(f"{package.name} does not build:\n{result.stdout}")
@@ -93,14 +92,14 @@ def build(package: Path) -> Built:
     return Built(package, sdist, wheel)
 
 
-def build_all(folder: Path) -> dict[str, Built]:
+def build_all(folder: Path, through_sdist: bool = True) -> dict[str, Built]:
     """Build every package and put its files, and no others of ours, into `folder`; by distribution name."""
     folder.mkdir(parents=True, exist_ok=True)
     for stale in folder.glob("machete*"):
         stale.unlink()
     found: dict[str, Built] = {}
     for package in package_folders():
-        built = build(package)
+        built = build(package, through_sdist)
         sdist, wheel = (Path(shutil.copy2(path, folder)) for path in (built.sdist, built.wheel))
         found[package.name] = Built(package, sdist, wheel)
     return found

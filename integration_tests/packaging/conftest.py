@@ -14,7 +14,7 @@ from distributions import Built, build_all
 @pytest.fixture(scope="session")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Built]:
     """Every distribution of the repository, by name, in one folder that pip can find links in."""
-    return build_all(tmp_path_factory.mktemp("wheels"))
+    return build_all(tmp_path_factory.mktemp("wheels"), through_sdist=False)
 
 
 @pytest.fixture
