@@ -11,7 +11,7 @@ namespace {
 
 // When nothing that another warp could be waiting for has happened: after so many rounds in which all warps polled with
 // all registers unchanged it is a deadlock for certain; loops that count are given so many instructions.
-constexpr uint64_t kStuckRounds = 64, kFruitlessInstructions = 50'000'000;
+constexpr uint64_t kStuckRounds = 64, kFruitlessInstructions = 20'000'000;
 constexpr uint64_t kWatchRounds = 32;         // after these, polling warps are watched closely
 constexpr uint64_t kBusyInstructions = 4096;  // without a poll: the warp computes, it does not wait
 constexpr uint32_t kSoftWakeRounds = 1024;    // a sleeping try_wait returns false this often

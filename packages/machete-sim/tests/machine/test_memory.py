@@ -84,7 +84,8 @@ def test_constants_and_global_variables(launch: Launch) -> None:
     before = ".const .align 4 .u32 table[2] = {7, 0xFF}; .global .align 4 .u32 total;"
     launch(
         """
-        ld.const.u32 %r1, [table+4]; mov.u64 %d1, total; atom.global.add.u32 %r2, [%d1], 1; bar.sync 0;
+        mov.u64 %d3, table+4; ld.const.u32 %r1, [%d3];
+        mov.u64 %d1, total; atom.global.add.u32 %r2, [%d1], 1; bar.sync 0;
         ld.global.u32 %r3, [total]; add.u32 %r4, %r1, %r3;
         mov.u32 %r0, %tid.x; mul.wide.u32 %d0, %r0, 4; add.s64 %d2, %a0, %d0; st.global.u32 [%d2], %r4;
         """,

@@ -8,7 +8,18 @@ from collections.abc import Callable
 import pytest
 
 from machete.sim import Image, PtxSyntaxError
-from machete.sim.ptx import Address, Immediate, Name, Negated, OperandError, Pair, Vector, parse, parse_operands
+from machete.sim.ptx import (
+    Address,
+    Displaced,
+    Immediate,
+    Name,
+    Negated,
+    OperandError,
+    Pair,
+    Vector,
+    parse,
+    parse_operands,
+)
 
 KERNEL = """
 //
@@ -113,6 +124,7 @@ def test_marks() -> None:
             Address(Name("name"), 16))),
         ("[%rd1, {%r1, %r2}], [%r3]", (Address(Name("%rd1"), 0, (Name("%r1"), Name("%r2"))), Address(Name("%r3"), 0))),
         ("%tid.x", (Name("%tid.x"),)),
+        ("tile+16, tile + -4", (Displaced(Name("tile"), 16), Displaced(Name("tile"), -4))),
         ("", ()),
     ],
 )  # fmt: skip

@@ -18,6 +18,7 @@ from .isa.special import SPECIAL
 from .isa.types import ADDR64, NO_OPERAND, REG16, REG64, REG128, WIDTHS
 from .ptx import (
     Address,
+    Displaced,
     Immediate,
     Instruction,
     Kernel,
@@ -217,15 +218,21 @@ class Assembler:
                 offset = self.temporary(64 if width == 64 else 32)
                 self.emit("mov.special", d=offset, mod=SPECIAL[operand.text], flags=REG64 if width == 64 else 0)
                 return offset
-            if operand.text in self.symbols:
-                space, address = self.symbols[operand.text]
-                if width == 32 and space == "global":
-                    raise self.error(f"the address of {operand.text} needs 64 bits")
-                return self.constant(address, width)
-            raise self.error(f"{operand.text} is not declared")
+            return self._symbol(operand.text, 0, width)
+        if isinstance(operand, Displaced):
+            return self._symbol(operand.base.text, operand.offset, WIDTHS[kind])
         if isinstance(operand, Immediate):
             return self.constant(self.immediate(operand, kind), 64 if WIDTHS[kind] == 64 else 32)
         raise self.error(f"an operand of type .{kind} is expected")
+
+    def _symbol(self, name: str, offset: int, width: int) -> int:
+        """The address of a variable or parameter as a value."""
+        if name not in self.symbols:
+            raise self.error(f"{name} is not declared")
+        space, address = self.symbols[name]
+        if width == 32 and space == "global":
+            raise self.error(f"the address of {name} needs 64 bits")
+        return self.constant(address + offset, width)
 
     def width(self, operand: Operand) -> int:
         """Bits of the register that `operand` names."""

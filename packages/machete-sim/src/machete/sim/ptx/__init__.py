@@ -2,10 +2,25 @@
 
 from .operands import OperandError, parse_operands
 from .parser import parse
-from .syntax import Address, Immediate, Instruction, Kernel, Mark, Module, Name, Negated, Operand, Pair, Scope, Vector
+from .syntax import (
+    Address,
+    Displaced,
+    Immediate,
+    Instruction,
+    Kernel,
+    Mark,
+    Module,
+    Name,
+    Negated,
+    Operand,
+    Pair,
+    Scope,
+    Vector,
+)
 
 __all__ = [
     "Address",
+    "Displaced",
     "Immediate",
     "Instruction",
     "Kernel",

@@ -4,7 +4,7 @@ import re
 import struct
 from functools import lru_cache
 
-from .syntax import Address, Immediate, Name, Negated, Operand, Pair, Vector
+from .syntax import Address, Displaced, Immediate, Name, Negated, Operand, Pair, Vector
 
 _PART = re.compile(r"(?:\[[^\]]*\]|\{[^}]*\}|\([^)]*\)|[^,\[{(])+")
 _NAME = re.compile(r"[A-Za-z_$%][\w$%.]*")
@@ -45,6 +45,9 @@ def parse_operand(text: str) -> Operand:
         return Pair(_name(p.strip()), _name(q.strip()))
     if first.isdigit() or first in "+-.":
         return parse_number(text)
+    base, plus, offset = text.partition("+")
+    if plus:
+        return Displaced(_name(base.strip()), parse_number(offset.strip()).value)
     return _name(text)
 
 

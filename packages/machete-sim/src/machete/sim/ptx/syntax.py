@@ -35,6 +35,14 @@ class Address:
 
 
 @dataclass(frozen=True, slots=True)
+class Displaced:
+    """variable + offset, as a value"""
+
+    base: Name
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class Pair:
     """p|q"""
 
@@ -49,7 +57,7 @@ class Negated:
     name: Name
 
 
-Operand = Name | Immediate | Vector | Address | Pair | Negated
+Operand = Name | Immediate | Vector | Address | Displaced | Pair | Negated
 
 
 class Scope:
