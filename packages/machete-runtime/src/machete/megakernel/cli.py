@@ -13,6 +13,7 @@ import contextlib
 import json
 import platform
 import sys
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -58,7 +59,7 @@ def application() -> typer.Typer:
     app = typer.Typer(
         name="machete", help="Small GPU ops as one persistent kernel.", no_args_is_help=True, add_completion=False
     )
-    own = {"ops": ops, "plan": plan, "version": version}
+    own: dict[str, Callable[..., None]] = {"ops": ops, "plan": plan, "version": version}
     for name, command in own.items():
         app.command(name)(command)
     announcements, unreadable = announced(GROUP)

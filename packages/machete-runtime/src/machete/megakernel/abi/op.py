@@ -65,7 +65,9 @@ class Op:
 
     Class attributes:
         reads, writes: tensors. A name in both is updated in place, and declared alike in both.
-        tile: the tiled dims, slowest first.
+        tile: the tiled dims, slowest first. A tile touches only its own part of every tensor along them: tiles of
+            other ops wait for the tiles that they need, not for the whole op. A dim that a tile reads all of has
+            another name.
         resizable: the dims that may be smaller in a run than when the op was scheduled (`Megakernel.run(extents=…)`): code
             takes their extents from `self.<D>`, and no config or tile size follows from them. Tiles outside are
             skipped; a phase that takes `tiles` skips them itself.

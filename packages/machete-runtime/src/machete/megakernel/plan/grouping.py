@@ -2,8 +2,8 @@
 
 The tiles of an op form a grid. Blocks of that grid are *groups*: every instruction belongs to one group, each group
 that somebody waits for has a counter, and an instruction waits for just the groups of earlier ops that touch what its
-own group touches. A dim along which nobody can tell tiles apart is not cut, so an op whose consumers need all of it is one
-group.
+own group touches. A dim along which nobody can tell tiles apart is not cut, so an op that all consumers need all of is
+one group.
 """
 
 from __future__ import annotations

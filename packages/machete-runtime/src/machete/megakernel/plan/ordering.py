@@ -142,9 +142,9 @@ def events_of(
     for consumer, (queues, groups) in enumerate(ranges):
         stale = knowledge.begin(consumer)
         if stale:
-            for known in (told, seen):
-                for key in known:
-                    known[key] &= ~stale
+            told = {event: known & ~stale for event, known in told.items()}
+            for sm in seen:
+                seen[sm] &= ~stale
         found = needs.get(consumer, {})
         producers = [
             (producer, groupings[producer].count, knowledge.first[producer], knowledge.all_of(producer))

@@ -27,8 +27,8 @@ def picture(plan: Plan) -> str:
     lanes = TOP + plan.num_sms * LANE
     height = lanes + 30 + LINE * (len(plan.kinds) + 1)
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" '
-        f'viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" font-size="11">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}">',
+        "<style>text { font: 11px sans-serif }</style>",
         f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
         f'<text x="{LEFT}" y="14">{escape(str(plan).splitlines()[0])}</text>',
         *_axis(times, scale, lanes),

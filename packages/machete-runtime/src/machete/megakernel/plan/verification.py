@@ -105,9 +105,9 @@ def _cover(ranges: np.ndarray, num_tiles: int) -> str:
     steps = np.unique(step[count > 1])
     if len(steps) <= 1:
         # Ranges with one step share a tile only if they have one residue, and overlap there.
-        step = steps[0] if len(steps) else 1
-        order = np.lexsort((first, first % step))
-        residue, begin, end = (first % step)[order], first[order], last[order]
+        common = int(steps[0]) if len(steps) else 1
+        order = np.lexsort((first, first % common))
+        residue, begin, end = (first % common)[order], first[order], last[order]
         again = (residue[1:] == residue[:-1]) & (begin[1:] <= end[:-1])
         if np.any(again):
             return f"tile {begin[1:][again][0]} is in two ranges"
@@ -288,9 +288,8 @@ def _verify_order(plan: Plan, groups: np.ndarray, counters: _Counters) -> None:
                     raise _not_ordered(plan, producer, op, group, missing >> first, min(pairs))
             _verify_loads(plan, producer, op, pairs)
         if op in counters.last_waiter:
-            first = knowledge.first.get(op)
-            for counter in told if first is not None else ():
-                told[counter] |= sum(1 << group for group in counters.complete[counter]) << first
+            for counter in told if op in knowledge.first else ():
+                told[counter] |= sum(1 << group for group in counters.complete[counter]) << knowledge.first[op]
             learned[op] = told
         knowledge.end(op)
         for producer in unused_after[op]:
