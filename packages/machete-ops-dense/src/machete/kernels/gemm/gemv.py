@@ -66,6 +66,7 @@ class GemvGemm(GemmOp):
 
     throttled = True
     first_warp_writes = True
+    early = ("prologue",)
     resizable = ()  # K decides about tiles and stages, and the range of tiles is walked as planned
     pipeline = PipelineSpec.streaming(input_stages=14, scratch_bytes=(CHUNK + 1) * COMPUTE_WARPS * 4)
 
