@@ -148,6 +148,14 @@ def test_disjoint_slices_of_one_tensor_are_independent():
     }
 
 
+def test_who_writes_all_of_a_view_stands_for_those_before():
+    base, a = torch.zeros(8, 4), torch.zeros(8, 4)
+    ops = [update(base[:4]), update(base[2:6]), combine(a[:4], a[:4], base[4:]), update(base), update(base[3:5])]
+    hazards = find_hazards(accesses_of(ops))
+    assert set(hazards[4]) == {3}
+    assert dependencies(*ops) == {(0, 1), (1, 2), (2, 3), (3, 4)}
+
+
 def test_ops_without_tiles_order_nobody():
     base = torch.zeros(8, 4)
     assert dependencies(update(base), update(base[4:4]), update(base)) == {(0, 2)}

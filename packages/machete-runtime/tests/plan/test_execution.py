@@ -173,7 +173,7 @@ class Executor:
 
     def __init__(self, plan: Plan, ops: list[ScheduledOp]) -> None:
         self.plan, self.ops, self.program = plan, ops, Program.of(plan)
-        self.counters = [0] * plan.num_counters
+        self.counters = [0] * (1 + max(self.program.rows[:, 7].max(), self.program.waits[:, 0].max(initial=0)))
         self.next_row = 0
 
     def _rows(self, sm: int) -> Iterator[list[int]]:

@@ -1,12 +1,14 @@
 """Which op has to wait for which: read-after-write, write-after-read and write-after-write, by real memory.
 
-Accesses to the same bytes in the same layout share a *view*. A view remembers its last writer and the readers
-since; whoever comes later is ordered after those, and through them after everybody before. So the cost follows
-the number of distinct overlapping views, not the number of pairs of ops.
+Accesses to the same bytes in the same layout share a *view*. A view remembers its last writer and the readers since;
+whoever comes later is ordered after those, and through them after everybody before. So the cost follows the number of
+distinct overlapping views, not the number of pairs of ops. The argument holds for each byte by itself, and so for tiles:
+the tile of a writer that has a byte waits for the tiles that had it before.
 """
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -52,12 +54,23 @@ def find_hazards(accesses: Sequence[Sequence[Access]]) -> Hazards:
                         found[producer].add(("WAR", tensor, access.tensor))
         for access, key in zip(op, keys[consumer], strict=True):
             if access.writes:
+                for view in neighbours[key]:
+                    if _covers(access.footprint, view[1]):
+                        last_writer.pop(view, None)
+                        readers[view] = []
                 last_writer[key] = (consumer, access.tensor)
-                readers[key] = []
             elif key in neighbours:
                 readers[key].append((consumer, access.tensor))
         hazards[consumer] = dict(found)
     return hazards
+
+
+def _covers(one: Footprint, other: Footprint) -> bool:
+    """Whether all bytes of the other view belong to this one, as far as that is plain to see."""
+    if one == other:
+        return True
+    dense = math.prod(one.shape) * one.itemsize == one.span[1] - one.span[0] and not one.self_overlapping()
+    return dense and one.span[0] <= other.span[0] and other.span[1] <= one.span[1]
 
 
 def _overlapping_views(

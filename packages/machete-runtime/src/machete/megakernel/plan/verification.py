@@ -21,7 +21,7 @@ import numpy as np
 
 from machete.megakernel.abi.errors import PlanError
 from machete.megakernel.plan.dependencies import Hazard, find_hazards, reads_loaded
-from machete.megakernel.plan.grouping import Grouping
+from machete.megakernel.plan.grouping import MAX_GROUPS, Grouping
 from machete.megakernel.plan.ordering import Knowledge, needs_of
 from machete.megakernel.plan.queues import COLUMNS, COUNT, FIRST, OP, SIGNAL, STEP, TOTAL, WAITS
 from machete.megakernel.plan.relation import TiledAccess
@@ -175,9 +175,12 @@ class _Counters:
         rows = plan.queues.rows
         ops = rows[:, OP].astype(np.int64)
         own, whole = rows[:, SIGNAL].astype(np.int64), rows[:, TOTAL].astype(np.int64)
-        if np.any((whole >= 0) & (own <= whole)) or own.min(initial=0) < -1 or whole.min(initial=0) < -1:
+        back = (own - whole)[whole >= 0]
+        if np.any((back < 1) | (back > MAX_GROUPS)) or own.min(initial=0) < -1 or whole.min(initial=0) < -1:
             raise _fail(
-                "the counter of a group comes before that of its op", "counters", "instructions count back from it"
+                "the counter of a group does not follow that of its op",
+                "counters",
+                f"instructions count back from it, by at most {MAX_GROUPS}",
             )
         num = plan.num_dependency_counters
         self.owner, self.reach = [-1] * num, [0] * num
