@@ -141,7 +141,7 @@ def main(
         for number in range(seed, seed + count):
             generator = random.Random(number)
             steps = draw(generator)
-            num_sms = generator.choice([1, 2, 3, 5, 8] if device == "cpu" else [1, 7, 66, 132])
+            num_sms = generator.choice([1, 2, 3, 5, 8, 20] if device == "cpu" else [1, 7, 66, 132])
             check(steps, number, device, arches[number % len(arches)], num_sms)
             ops += len(steps)
             progress.advance(task)

@@ -52,6 +52,7 @@ class OpDeclaration:
         scalars: runtime scalars and their dtypes.
         phases: for each phase that the class has, the names of its parameters after `self`.
         pipeline: the pages that it asks for.
+        early: tensors and slots that `compute` may read before its dependencies are there.
     """
 
     name: str
@@ -61,6 +62,7 @@ class OpDeclaration:
     scalars: Mapping[str, torch.dtype]
     phases: Mapping[str, tuple[str, ...]]
     pipeline: PipelineSpec | None
+    early: tuple[str, ...] = ()
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -89,6 +91,12 @@ class OpDeclaration:
         return tuple(
             name for name in self.tensors if name in parameters or f"tma_{name}" in parameters or name in fused
         )
+
+    @property
+    def read_ahead(self) -> tuple[str, ...]:
+        """Tensors that the op may read before what it depends on is there: by `load`, or early in `compute`."""
+        early = {name for slot in self.early for name in (slot, *tensors_of(slot, self.tensors))}
+        return tuple(name for name in self.tensors if name in early or name in self.named_by("load"))
 
     def descriptors_named(self) -> tuple[str, ...]:
         """Tensors whose descriptor `tma_<tensor>` some phase names."""
@@ -133,6 +141,7 @@ def declare(cls: type[Op], *, is_lowered: bool) -> OpDeclaration:
         scalars=MappingProxyType(dict(cls.scalars)),
         phases=MappingProxyType(phases),
         pipeline=cls.pipeline,
+        early=tuple(cls.early),
     )
 
 

@@ -68,12 +68,14 @@ class Op:
         tile: the tiled dims, slowest first. A tile touches only its own part of every tensor along them: tiles of
             other ops wait for the tiles that they need, not for the whole op. A dim that a tile reads all of has
             another name.
-        resizable: the dims that may be smaller in a run than when the op was scheduled (`Megakernel.run(extents=…)`): code
-            takes their extents from `self.<D>`, and no config or tile size follows from them. Tiles outside are
+        resizable: the dims that may be smaller in a run than when the op was scheduled (`Megakernel.run(extents=…)`):
+            code takes their extents from `self.<D>`, and no config or tile size follows from them. Tiles outside are
             skipped; a phase that takes `tiles` skips them itself.
         scalars: runtime scalars: float32, int32 or int64. Their values may change between runs.
         pipeline: pages in shared memory; None for none at all.
         targets: the architectures that the op claims.
+        early: tensors, or slots of `fusions`, that `compute` may read before it calls `dependencies.wait()`, since they
+            hardly ever have a producer; where they have one, the framework waits first.
         first_warp_writes: threads 0..31 do every write of `compute` to global memory, after a barrier at which the
             others had finished reading; dependents start without another barrier.
         irregular: tiles take times that follow from data, so a plan may hand them out while the kernel runs.
@@ -96,6 +98,7 @@ class Op:
     irregular: ClassVar[bool] = False
     throttled: ClassVar[bool] = False
     first_warp_writes: ClassVar[bool] = False
+    early: ClassVar[tuple[str, ...]] = ()
     fusions: ClassVar[Mapping[str, Mapping[str, str]]] = MappingProxyType({})
 
     #: Fusions that this class has in its slots, made by `fused`.

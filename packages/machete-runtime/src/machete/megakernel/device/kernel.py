@@ -298,6 +298,9 @@ class PersistentKernel:
         dependencies = Dependencies(self._at(base, self.layout.slot_clear_offset, slot), parity)
         if const_expr("dependencies" not in kind.declaration.phases["compute"]):
             dependencies.wait()
+        elif const_expr(len(kind.declaration.early) > 0):
+            if instruction.loader_waits:  # something that is read ahead has a producer this time
+                dependencies.wait()
         ring = None
         if const_expr(kind.stage_pages > 0):
             ring = ComputeRing(self.layout, base, pages, kind.stage_pages, outputs)

@@ -26,9 +26,9 @@ class Tables:
         self.queue_begin, self.rows, self.waits = (
             upload(array, device) for array in (program.queue_begin, program.rows, program.waits)
         )
-        self.num_counters = plan.num_counters
-        # One counter more than the plan has: the first counts CTAs that have finished.
-        self.counter_bytes = plan.shared.counter_bytes * (plan.num_counters + 1)
+        self.num_counters = program.num_counters
+        # One counter more than the program has: the first counts CTAs that have finished.
+        self.counter_bytes = plan.shared.counter_bytes * (program.num_counters + 1)
 
     @property
     def tensors(self) -> tuple[torch.Tensor, ...]:

@@ -22,7 +22,7 @@ class Access:
         region: the memory that it lies in.
         footprint: its bytes; addresses count from the region's first byte.
         reads, writes: what the op does with it.
-        loaded: the op's `load` phase names it.
+        loaded: the op may read it ahead of its dependencies: `load` names it, or `early` does.
     """
 
     tensor: str
@@ -60,7 +60,7 @@ def accesses_of(ops: Sequence[ScheduledOp]) -> tuple[tuple[Access, ...], ...]:
                 footprint=replace(info.footprint, address=info.address - begins[area]),
                 reads=declaration.tensors[info.name].is_read,
                 writes=declaration.tensors[info.name].is_written,
-                loaded=info.name in declaration.named_by("load"),
+                loaded=info.name in declaration.read_ahead,
             )
         )
     return tuple(map(tuple, accesses))

@@ -197,7 +197,7 @@ class Plan:
 
     @property
     def num_counters(self) -> int:
-        """Number of counters in global memory; the last one hands out a shared queue."""
+        """Number of counters; where SMs share a queue, the last one hands out its instructions."""
         return self.num_dependency_counters + (self.schedule == "dynamic")
 
     @property

@@ -18,7 +18,7 @@ FETCHED_SLOTS = 2
 #: Eight int32 for each instruction (plan.program).
 ROW_BYTES = 32
 #: Waits (counter, value) of an instruction that travel with it; the others are read when it is their turn.
-INLINE_WAITS = 4
+INLINE_WAITS = 8
 WAIT_BYTES = 8
 #: Where the op's record begins in an instruction slot.
 RECORD_OFFSET = ROW_BYTES + INLINE_WAITS * WAIT_BYTES
