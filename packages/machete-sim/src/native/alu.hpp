@@ -12,6 +12,7 @@ namespace machete::sim {
 
 #define MACHETE_SIM_DECLARE(suffix)      \
     HandlerTable alu_integer_##suffix(); \
+    HandlerTable alu_move_##suffix();    \
     HandlerTable alu_float_##suffix();   \
     HandlerTable alu_half_##suffix();    \
     HandlerTable alu_compare_##suffix(); \

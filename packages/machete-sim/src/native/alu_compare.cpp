@@ -16,18 +16,20 @@ uint32_t combine(RegView& w, const Inst& i, uint32_t r) {
     return (i.mod & 3) == 1 ? r & c : (i.mod & 3) == 2 ? r | c : r ^ c;
 }
 
-#define COMPARE(NAME, EXPR)                   \
-    struct NAME {                             \
-        template <class T>                    \
-        static bool f(T a, T b) { return EXPR; } \
+#define COMPARE(NAME, EXPR)       \
+    struct NAME {                 \
+        template <class T>        \
+        static bool f(T a, T b) { \
+            return EXPR;          \
+        }                         \
     };
 COMPARE(Eq, a == b)
 COMPARE(Lt, a < b)
 COMPARE(Le, a <= b)
 COMPARE(Gt, a > b)
 COMPARE(Ge, a >= b)
-COMPARE(Ne, a != b)                          // integers
-COMPARE(NeOrdered, (a < b) | (a > b))        // floats: false if either is NaN
+COMPARE(Ne, a != b)                    // integers
+COMPARE(NeOrdered, (a < b) | (a > b))  // floats: false if either is NaN
 COMPARE(Equ, !((a < b) | (a > b)))
 COMPARE(Ltu, !(a >= b))
 COMPARE(Leu, !(a > b))
@@ -38,7 +40,9 @@ COMPARE(Nan, (a != a) | (b != b))
 
 inline float flush_value(float v) { return flush(v); }
 template <class T>
-inline T flush_value(T v) { return v; }
+inline T flush_value(T v) {
+    return v;
+}
 
 template <class Op, class T>
 uint32_t compare(RegView& w, const Inst& i) {
@@ -58,7 +62,7 @@ int setp(RegView& w, const Inst& i, uint32_t m) {
     return kNext;
 }
 
-template <class Op, class T>   // two results, one per half: d low, e high
+template <class Op, class T>  // two results, one per half: d low, e high
 int setp_pair(RegView& w, const Inst& i, uint32_t m) {
     auto* a = lanes<uint32_t>(w, i.a);
     auto* b = lanes<uint32_t>(w, i.b);
@@ -70,7 +74,7 @@ int setp_pair(RegView& w, const Inst& i, uint32_t m) {
     return kNext;
 }
 
-template <class Op, class T>   // imm 0: all ones, else the bits of 1.0f
+template <class Op, class T>  // imm 0: all ones, else the bits of 1.0f
 int set(RegView& w, const Inst& i, uint32_t m) {
     const uint32_t r = combine(w, i, compare<Op, T>(w, i));
     const uint32_t one = i.imm ? 0x3f800000u : ~0u;
@@ -120,41 +124,82 @@ int test_property(RegView& w, const Inst& i, uint32_t m) {
     return kNext;
 }
 
-int pred_and(RegView& w, const Inst& i, uint32_t m) { write_pred(w, i.d, m, w.pred[i.a] & w.pred[i.b]); return kNext; }
-int pred_or(RegView& w, const Inst& i, uint32_t m) { write_pred(w, i.d, m, w.pred[i.a] | w.pred[i.b]); return kNext; }
-int pred_xor(RegView& w, const Inst& i, uint32_t m) { write_pred(w, i.d, m, w.pred[i.a] ^ w.pred[i.b]); return kNext; }
-int pred_not(RegView& w, const Inst& i, uint32_t m) { write_pred(w, i.d, m, ~w.pred[i.a]); return kNext; }
-int pred_mov(RegView& w, const Inst& i, uint32_t m) { write_pred(w, i.d, m, w.pred[i.a]); return kNext; }
+int pred_and(RegView& w, const Inst& i, uint32_t m) {
+    write_pred(w, i.d, m, w.pred[i.a] & w.pred[i.b]);
+    return kNext;
+}
+int pred_or(RegView& w, const Inst& i, uint32_t m) {
+    write_pred(w, i.d, m, w.pred[i.a] | w.pred[i.b]);
+    return kNext;
+}
+int pred_xor(RegView& w, const Inst& i, uint32_t m) {
+    write_pred(w, i.d, m, w.pred[i.a] ^ w.pred[i.b]);
+    return kNext;
+}
+int pred_not(RegView& w, const Inst& i, uint32_t m) {
+    write_pred(w, i.d, m, ~w.pred[i.a]);
+    return kNext;
+}
+int pred_mov(RegView& w, const Inst& i, uint32_t m) {
+    write_pred(w, i.d, m, w.pred[i.a]);
+    return kNext;
+}
 
-#define INTEGER(FN, KIND, CMP, OP)                                                                         \
+#define INTEGER(FN, KIND, CMP, OP)                                                                              \
     {KIND "." CMP ".u16", FN<OP, U16>}, {KIND "." CMP ".s16", FN<OP, S16>}, {KIND "." CMP ".u32", FN<OP, U32>}, \
-        {KIND "." CMP ".s32", FN<OP, S32>}, {KIND "." CMP ".u64", FN<OP, U64>}, {KIND "." CMP ".s64", FN<OP, S64>}
-#define FLOATING(FN, KIND, CMP, OP)                                                                        \
-    {KIND "." CMP ".f32", FN<OP, F32>}, {KIND "." CMP ".f64", FN<OP, F64>}, {KIND "." CMP ".f16", FN<OP, F16>}, \
-        {KIND "." CMP ".bf16", FN<OP, BF16>}
-#define PAIRS(CMP, OP) {"setp." CMP ".f16x2", setp_pair<OP, F16>}, {"setp." CMP ".bf16x2", setp_pair<OP, BF16>}
-#define ALL_INTEGER(FN, KIND)                                                                              \
-    INTEGER(FN, KIND, "eq", Eq), INTEGER(FN, KIND, "ne", Ne), INTEGER(FN, KIND, "lt", Lt),                 \
+        {KIND "." CMP ".s32", FN<OP, S32>}, {KIND "." CMP ".u64", FN<OP, U64>}, {                               \
+        KIND "." CMP ".s64", FN<OP, S64>                                                                        \
+    }
+#define FLOATING(FN, KIND, CMP, OP)                                                                               \
+    {KIND "." CMP ".f32", FN<OP, F32>}, {KIND "." CMP ".f64", FN<OP, F64>}, {KIND "." CMP ".f16", FN<OP, F16>}, { \
+        KIND "." CMP ".bf16", FN<OP, BF16>                                                                        \
+    }
+#define PAIRS(CMP, OP) \
+    {"setp." CMP ".f16x2", setp_pair<OP, F16>}, { "setp." CMP ".bf16x2", setp_pair<OP, BF16> }
+#define ALL_INTEGER(FN, KIND)                                                              \
+    INTEGER(FN, KIND, "eq", Eq), INTEGER(FN, KIND, "ne", Ne), INTEGER(FN, KIND, "lt", Lt), \
         INTEGER(FN, KIND, "le", Le), INTEGER(FN, KIND, "gt", Gt), INTEGER(FN, KIND, "ge", Ge)
-#define ALL_FLOATING(FN, KIND)                                                                             \
-    FLOATING(FN, KIND, "eq", Eq), FLOATING(FN, KIND, "ne", NeOrdered), FLOATING(FN, KIND, "lt", Lt),       \
-        FLOATING(FN, KIND, "le", Le), FLOATING(FN, KIND, "gt", Gt), FLOATING(FN, KIND, "ge", Ge),          \
-        FLOATING(FN, KIND, "equ", Equ), FLOATING(FN, KIND, "neu", Ne), FLOATING(FN, KIND, "ltu", Ltu),     \
-        FLOATING(FN, KIND, "leu", Leu), FLOATING(FN, KIND, "gtu", Gtu), FLOATING(FN, KIND, "geu", Geu),    \
+#define ALL_FLOATING(FN, KIND)                                                                          \
+    FLOATING(FN, KIND, "eq", Eq), FLOATING(FN, KIND, "ne", NeOrdered), FLOATING(FN, KIND, "lt", Lt),    \
+        FLOATING(FN, KIND, "le", Le), FLOATING(FN, KIND, "gt", Gt), FLOATING(FN, KIND, "ge", Ge),       \
+        FLOATING(FN, KIND, "equ", Equ), FLOATING(FN, KIND, "neu", Ne), FLOATING(FN, KIND, "ltu", Ltu),  \
+        FLOATING(FN, KIND, "leu", Leu), FLOATING(FN, KIND, "gtu", Gtu), FLOATING(FN, KIND, "geu", Geu), \
         FLOATING(FN, KIND, "num", Num), FLOATING(FN, KIND, "nan", Nan)
 
 const NamedHandler table[] = {
-    ALL_INTEGER(setp, "setp"), ALL_FLOATING(setp, "setp"),
-    ALL_INTEGER(set, "set"), ALL_FLOATING(set, "set"),
-    PAIRS("eq", Eq), PAIRS("ne", NeOrdered), PAIRS("lt", Lt), PAIRS("le", Le), PAIRS("gt", Gt), PAIRS("ge", Ge),
-    PAIRS("equ", Equ), PAIRS("neu", Ne), PAIRS("ltu", Ltu), PAIRS("leu", Leu), PAIRS("gtu", Gtu), PAIRS("geu", Geu),
-    PAIRS("num", Num), PAIRS("nan", Nan),
-    {"selp.b16", select<uint32_t>}, {"selp.b32", select<uint32_t>}, {"selp.b64", select<uint64_t>},
-    {"slct.b16.s32", select_sign<uint32_t, int32_t>}, {"slct.b32.s32", select_sign<uint32_t, int32_t>},
-    {"slct.b64.s32", select_sign<uint64_t, int32_t>}, {"slct.b16.f32", select_sign<uint32_t, float>},
-    {"slct.b32.f32", select_sign<uint32_t, float>}, {"slct.b64.f32", select_sign<uint64_t, float>},
-    {"testp.f32", test_property<uint32_t, 23>}, {"testp.f64", test_property<uint64_t, 52>},
-    {"and.pred", pred_and}, {"or.pred", pred_or}, {"xor.pred", pred_xor}, {"not.pred", pred_not},
+    ALL_INTEGER(setp, "setp"),
+    ALL_FLOATING(setp, "setp"),
+    ALL_INTEGER(set, "set"),
+    ALL_FLOATING(set, "set"),
+    PAIRS("eq", Eq),
+    PAIRS("ne", NeOrdered),
+    PAIRS("lt", Lt),
+    PAIRS("le", Le),
+    PAIRS("gt", Gt),
+    PAIRS("ge", Ge),
+    PAIRS("equ", Equ),
+    PAIRS("neu", Ne),
+    PAIRS("ltu", Ltu),
+    PAIRS("leu", Leu),
+    PAIRS("gtu", Gtu),
+    PAIRS("geu", Geu),
+    PAIRS("num", Num),
+    PAIRS("nan", Nan),
+    {"selp.b16", select<uint32_t>},
+    {"selp.b32", select<uint32_t>},
+    {"selp.b64", select<uint64_t>},
+    {"slct.b16.s32", select_sign<uint32_t, int32_t>},
+    {"slct.b32.s32", select_sign<uint32_t, int32_t>},
+    {"slct.b64.s32", select_sign<uint64_t, int32_t>},
+    {"slct.b16.f32", select_sign<uint32_t, float>},
+    {"slct.b32.f32", select_sign<uint32_t, float>},
+    {"slct.b64.f32", select_sign<uint64_t, float>},
+    {"testp.f32", test_property<uint32_t, 23>},
+    {"testp.f64", test_property<uint64_t, 52>},
+    {"and.pred", pred_and},
+    {"or.pred", pred_or},
+    {"xor.pred", pred_xor},
+    {"not.pred", pred_not},
     {"mov.pred", pred_mov},
 };
 

@@ -113,7 +113,7 @@ double round_integral(double v, uint32_t mode) {
     }
 }
 
-int float_to_float(RegView& w, const Inst& i, uint32_t m) {   // imm: round to an integral value
+int float_to_float(RegView& w, const Inst& i, uint32_t m) {  // imm: round to an integral value
     for (uint32_t l = 0; l < kLanes; ++l) {
         if (!(m >> l & 1)) continue;
         double v = read_float(w, i, l);
@@ -123,7 +123,7 @@ int float_to_float(RegView& w, const Inst& i, uint32_t m) {   // imm: round to a
     return kNext;
 }
 
-int float_to_integer(RegView& w, const Inst& i, uint32_t m) {   // always saturates
+int float_to_integer(RegView& w, const Inst& i, uint32_t m) {  // always saturates
     const uint32_t n = dest_of(i) & 0x7fu;
     const bool sign = dest_of(i) & kSignedBit;
     for (uint32_t l = 0; l < kLanes; ++l) {
@@ -160,9 +160,10 @@ int integer_to_float(RegView& w, const Inst& i, uint32_t m) {
                 lanes<float>(w, i.d)[l] = f;
                 break;
             }
-            default: {   // to odd in double first: 64 bits do not fit
+            default: {  // to odd in double first: 64 bits do not fit
                 double v = sign ? round_to_double(1, s) : round_to_double(1, u);
-                const bool exact = sign ? static_cast<__int128>(v) == s : static_cast<__int128>(v) == static_cast<__int128>(u);
+                const bool exact =
+                    sign ? static_cast<__int128>(v) == s : static_cast<__int128>(v) == static_cast<__int128>(u);
                 if (!exact) v = bits<double>(bits<uint64_t>(v) | 1u);
                 write_float(w, i, l, v);
             }
@@ -201,13 +202,13 @@ int pack_nearest(RegView& w, const Inst& i, uint32_t m) {
 }
 
 const NamedHandler table[] = {
-    {"cvt.i.i", integer_to_integer}, {"cvt.f.f", float_to_float}, {"cvt.i.f", float_to_integer}, {"cvt.f.i", integer_to_float},
-    {"cvt.u64.u32", cast<U64, U32>}, {"cvt.s64.s32", cast<S64, S32>}, {"cvt.u32.u64", cast<U32, U64>},
-    {"cvt.s32.s16", cast<S32, S16>}, {"cvt.u32.u16", cast<U32, U16>}, {"cvt.u16.u32", cast<U16, U32>},
-    {"cvt.f32.s32", cast<F32, S32>}, {"cvt.f32.u32", cast<F32, U32>}, {"cvt.f32.f16", cast<F32, F16>},
-    {"cvt.f32.bf16", cast<F32, BF16>}, {"cvt.f16.f32", cast<F16, F32>}, {"cvt.bf16.f32", cast<BF16, F32>},
-    {"cvt.f64.f32", cast<F64, F32>}, {"cvt.f32.f64", cast<F32, F64>}, {"cvt.rzi.s32.f32", truncate_s32},
-    {"cvt.f16x2.f32", pack_nearest<F16>}, {"cvt.bf16x2.f32", pack_nearest<BF16>},
+    {"cvt.i.i", integer_to_integer},   {"cvt.f.f", float_to_float},          {"cvt.i.f", float_to_integer},
+    {"cvt.f.i", integer_to_float},     {"cvt.u64.u32", cast<U64, U32>},      {"cvt.s64.s32", cast<S64, S32>},
+    {"cvt.u32.u64", cast<U32, U64>},   {"cvt.s32.s16", cast<S32, S16>},      {"cvt.u32.u16", cast<U32, U16>},
+    {"cvt.u16.u32", cast<U16, U32>},   {"cvt.f32.s32", cast<F32, S32>},      {"cvt.f32.u32", cast<F32, U32>},
+    {"cvt.f32.f16", cast<F32, F16>},   {"cvt.f32.bf16", cast<F32, BF16>},    {"cvt.f16.f32", cast<F16, F32>},
+    {"cvt.bf16.f32", cast<BF16, F32>}, {"cvt.f64.f32", cast<F64, F32>},      {"cvt.f32.f64", cast<F32, F64>},
+    {"cvt.rzi.s32.f32", truncate_s32}, {"cvt.f16x2.f32", pack_nearest<F16>}, {"cvt.bf16x2.f32", pack_nearest<BF16>},
 };
 
 }  // namespace

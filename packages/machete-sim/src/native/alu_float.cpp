@@ -9,16 +9,48 @@ namespace {
 inline float fma_(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 inline double fma_(double a, double b, double c) { return __builtin_fma(a, b, c); }
 inline float flush_(float v) { return flush(v); }
-inline double flush_(double v) { return v; }   // .ftz exists for float32 only
+inline double flush_(double v) { return v; }  // .ftz exists for float32 only
 
-struct Add { static constexpr FloatOp op = FloatOp::add; template <class T> static T f(T a, T b, T) { return a + b; } };
-struct Sub { static constexpr FloatOp op = FloatOp::sub; template <class T> static T f(T a, T b, T) { return a - b; } };
-struct Mul { static constexpr FloatOp op = FloatOp::mul; template <class T> static T f(T a, T b, T) { return a * b; } };
-struct Div { static constexpr FloatOp op = FloatOp::div; template <class T> static T f(T a, T b, T) { return a / b; } };
-struct Fma { static constexpr FloatOp op = FloatOp::fma; template <class T> static T f(T a, T b, T c) { return fma_(a, b, c); } };
+struct Add {
+    static constexpr FloatOp op = FloatOp::add;
+    template <class T>
+    static T f(T a, T b, T) {
+        return a + b;
+    }
+};
+struct Sub {
+    static constexpr FloatOp op = FloatOp::sub;
+    template <class T>
+    static T f(T a, T b, T) {
+        return a - b;
+    }
+};
+struct Mul {
+    static constexpr FloatOp op = FloatOp::mul;
+    template <class T>
+    static T f(T a, T b, T) {
+        return a * b;
+    }
+};
+struct Div {
+    static constexpr FloatOp op = FloatOp::div;
+    template <class T>
+    static T f(T a, T b, T) {
+        return a / b;
+    }
+};
+struct Fma {
+    static constexpr FloatOp op = FloatOp::fma;
+    template <class T>
+    static T f(T a, T b, T c) {
+        return fma_(a, b, c);
+    }
+};
 
 template <class T>
-T saturate(T v) { return v > T(0) ? (v < T(1) ? v : T(1)) : T(0); }   // NaN becomes 0
+T saturate(T v) {
+    return v > T(0) ? (v < T(1) ? v : T(1)) : T(0);
+}  // NaN becomes 0
 
 template <class Op, class T>
 T with_modifiers(uint32_t mod, T a, T b, T c) {
@@ -62,9 +94,16 @@ int packed(RegView& w, const Inst& i, uint32_t m) {
     return kNext;
 }
 
-template <class T> struct Word;
-template <> struct Word<float> { using type = uint32_t; };
-template <> struct Word<double> { using type = uint64_t; };
+template <class T>
+struct Word;
+template <>
+struct Word<float> {
+    using type = uint32_t;
+};
+template <>
+struct Word<double> {
+    using type = uint64_t;
+};
 
 template <bool Max, class T>
 T extremum(T a, T b, uint32_t mod) {
@@ -72,12 +111,15 @@ T extremum(T a, T b, uint32_t mod) {
     constexpr W sign = W(1) << (8 * sizeof(T) - 1);
     if (mod & kFtz) a = flush_(a), b = flush_(b);
     const W s = (bits<W>(a) ^ bits<W>(b)) & sign;
-    if (mod & kXorSignAbs) a = bits<T>(static_cast<W>(bits<W>(a) & ~sign)), b = bits<T>(static_cast<W>(bits<W>(b) & ~sign));
+    if (mod & kXorSignAbs)
+        a = bits<T>(static_cast<W>(bits<W>(a) & ~sign)), b = bits<T>(static_cast<W>(bits<W>(b) & ~sign));
     T r;
     if (a != a || b != b) {
-        if ((mod & kNan) || (a != a && b != b)) return sizeof(T) == 4 ? bits<T>(static_cast<W>(0x7fffffffu)) : bits<T>(static_cast<W>(0x7fffffffffffffffull));
+        if ((mod & kNan) || (a != a && b != b))
+            return sizeof(T) == 4 ? bits<T>(static_cast<W>(0x7fffffffu))
+                                  : bits<T>(static_cast<W>(0x7fffffffffffffffull));
         r = a != a ? b : a;
-    } else if (a == b) {   // -0 is below +0
+    } else if (a == b) {  // -0 is below +0
         r = bits<T>(static_cast<W>(Max ? bits<W>(a) & bits<W>(b) : bits<W>(a) | bits<W>(b)));
     } else {
         r = (Max ? a > b : a < b) ? a : b;
@@ -86,7 +128,7 @@ T extremum(T a, T b, uint32_t mod) {
 }
 
 template <bool Max, class T>
-int min_max(RegView& w, const Inst& i, uint32_t m) {   // two or three inputs
+int min_max(RegView& w, const Inst& i, uint32_t m) {  // two or three inputs
     auto* a = lanes<T>(w, i.a);
     auto* b = lanes<T>(w, i.b);
     const uint32_t mod = i.mod;
@@ -122,7 +164,7 @@ int absolute(RegView& w, const Inst& i, uint32_t m) {
     });
     return kNext;
 }
-template <class T>   // d = sign of a, magnitude of b
+template <class T>  // d = sign of a, magnitude of b
 int copy_sign(RegView& w, const Inst& i, uint32_t m) {
     using W = typename Word<T>::type;
     auto* a = lanes<W>(w, i.a);
@@ -132,14 +174,35 @@ int copy_sign(RegView& w, const Inst& i, uint32_t m) {
     return kNext;
 }
 
-struct Reciprocal { template <class T> static T f(T a) { return T(1) / a; } };
-struct Sqrt { static float f(float a) { return __builtin_sqrtf(a); } static double f(double a) { return __builtin_sqrt(a); } };
-struct Rsqrt { static float f(float a) { return static_cast<float>(1.0 / __builtin_sqrt(double(a))); } static double f(double a) { return 1.0 / __builtin_sqrt(a); } };
-struct Sin { static float f(float a) { return __builtin_sinf(a); } };
-struct Cos { static float f(float a) { return __builtin_cosf(a); } };
-struct Log2 { static float f(float a) { return __builtin_log2f(a); } };
-struct Exp2 { static float f(float a) { return __builtin_exp2f(a); } };
-struct Tanh { static float f(float a) { return __builtin_tanhf(a); } };
+struct Reciprocal {
+    template <class T>
+    static T f(T a) {
+        return T(1) / a;
+    }
+};
+struct Sqrt {
+    static float f(float a) { return __builtin_sqrtf(a); }
+    static double f(double a) { return __builtin_sqrt(a); }
+};
+struct Rsqrt {
+    static float f(float a) { return static_cast<float>(1.0 / __builtin_sqrt(double(a))); }
+    static double f(double a) { return 1.0 / __builtin_sqrt(a); }
+};
+struct Sin {
+    static float f(float a) { return __builtin_sinf(a); }
+};
+struct Cos {
+    static float f(float a) { return __builtin_cosf(a); }
+};
+struct Log2 {
+    static float f(float a) { return __builtin_log2f(a); }
+};
+struct Exp2 {
+    static float f(float a) { return __builtin_exp2f(a); }
+};
+struct Tanh {
+    static float f(float a) { return __builtin_tanhf(a); }
+};
 
 template <class Op, class T>
 int function(RegView& w, const Inst& i, uint32_t m) {
@@ -179,21 +242,41 @@ int reciprocal(RegView& w, const Inst& i, uint32_t m) {
 }
 
 const NamedHandler table[] = {
-    {"add.f32", arithmetic<Add, float>}, {"sub.f32", arithmetic<Sub, float>}, {"mul.f32", arithmetic<Mul, float>},
-    {"div.f32", arithmetic<Div, float>}, {"fma.f32", arithmetic<Fma, float>},
-    {"add.f64", arithmetic<Add, double>}, {"sub.f64", arithmetic<Sub, double>}, {"mul.f64", arithmetic<Mul, double>},
-    {"div.f64", arithmetic<Div, double>}, {"fma.f64", arithmetic<Fma, double>},
-    {"add.f32x2", packed<Add>}, {"sub.f32x2", packed<Sub>}, {"mul.f32x2", packed<Mul>}, {"fma.f32x2", packed<Fma>},
-    {"min.f32", min_max<false, float>}, {"max.f32", min_max<true, float>},
-    {"min.f64", min_max<false, double>}, {"max.f64", min_max<true, double>},
-    {"neg.f32", negate<float>}, {"neg.f64", negate<double>},
-    {"abs.f32", absolute<float>}, {"abs.f64", absolute<double>},
-    {"copysign.f32", copy_sign<float>}, {"copysign.f64", copy_sign<double>},
-    {"rcp.f32", reciprocal<float>}, {"rcp.f64", reciprocal<double>},
-    {"sqrt.f32", square_root<float>}, {"sqrt.f64", square_root<double>},
-    {"rsqrt.f32", function<Rsqrt, float>}, {"rsqrt.f64", function<Rsqrt, double>},
-    {"sin.f32", function<Sin, float>}, {"cos.f32", function<Cos, float>},
-    {"lg2.f32", function<Log2, float>}, {"ex2.f32", function<Exp2, float>}, {"tanh.f32", function<Tanh, float>},
+    {"add.f32", arithmetic<Add, float>},
+    {"sub.f32", arithmetic<Sub, float>},
+    {"mul.f32", arithmetic<Mul, float>},
+    {"div.f32", arithmetic<Div, float>},
+    {"fma.f32", arithmetic<Fma, float>},
+    {"add.f64", arithmetic<Add, double>},
+    {"sub.f64", arithmetic<Sub, double>},
+    {"mul.f64", arithmetic<Mul, double>},
+    {"div.f64", arithmetic<Div, double>},
+    {"fma.f64", arithmetic<Fma, double>},
+    {"add.f32x2", packed<Add>},
+    {"sub.f32x2", packed<Sub>},
+    {"mul.f32x2", packed<Mul>},
+    {"fma.f32x2", packed<Fma>},
+    {"min.f32", min_max<false, float>},
+    {"max.f32", min_max<true, float>},
+    {"min.f64", min_max<false, double>},
+    {"max.f64", min_max<true, double>},
+    {"neg.f32", negate<float>},
+    {"neg.f64", negate<double>},
+    {"abs.f32", absolute<float>},
+    {"abs.f64", absolute<double>},
+    {"copysign.f32", copy_sign<float>},
+    {"copysign.f64", copy_sign<double>},
+    {"rcp.f32", reciprocal<float>},
+    {"rcp.f64", reciprocal<double>},
+    {"sqrt.f32", square_root<float>},
+    {"sqrt.f64", square_root<double>},
+    {"rsqrt.f32", function<Rsqrt, float>},
+    {"rsqrt.f64", function<Rsqrt, double>},
+    {"sin.f32", function<Sin, float>},
+    {"cos.f32", function<Cos, float>},
+    {"lg2.f32", function<Log2, float>},
+    {"ex2.f32", function<Exp2, float>},
+    {"tanh.f32", function<Tanh, float>},
 };
 
 }  // namespace

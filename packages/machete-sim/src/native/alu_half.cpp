@@ -3,7 +3,6 @@
 #include "lanes.hpp"
 #include "rounding.hpp"
 
-
 namespace machete::sim {
 namespace {
 
@@ -14,26 +13,38 @@ inline float fma_to_odd(float a, float b, float c) {
     uint64_t u = bits<uint64_t>(s);
     if (err != 0 && err == err && s - s == 0 && !(u & 1)) u += ((err > 0) == (s > 0)) ? 1 : -1;
     const double odd = bits<double>(u);
-    float f = static_cast<float>(odd);   // to odd again
+    float f = static_cast<float>(odd);  // to odd again
     if (double(f) != odd && odd == odd && f - f == 0) {
         uint32_t v = bits<uint32_t>(f);
         const double mag = odd < 0 ? -odd : odd, fm = f < 0 ? -double(f) : double(f);
-        if (fm > mag) --v;   // truncate, then set the sticky bit
+        if (fm > mag) --v;  // truncate, then set the sticky bit
         f = bits<float>(v | 1u);
     }
     return f;
 }
 
-struct Add { static float f(float a, float b, float) { return a + b; } };
-struct Sub { static float f(float a, float b, float) { return a - b; } };
-struct Mul { static float f(float a, float b, float) { return a * b; } };
-struct Fma { static float f(float a, float b, float c) { return fma_to_odd(a, b, c); } };
+struct Add {
+    static float f(float a, float b, float) { return a + b; }
+};
+struct Sub {
+    static float f(float a, float b, float) { return a - b; }
+};
+struct Mul {
+    static float f(float a, float b, float) { return a * b; }
+};
+struct Fma {
+    static float f(float a, float b, float c) { return fma_to_odd(a, b, c); }
+};
 
 template <class T>
-constexpr uint32_t tiny() { return T::exponent == 5 ? 0x7c00u : 0x7f80u; }   // exponent bits
+constexpr uint32_t tiny() {
+    return T::exponent == 5 ? 0x7c00u : 0x7f80u;
+}  // exponent bits
 
 template <class T>
-uint32_t flush_half(uint32_t h) { return (h & tiny<T>()) ? h : (h & 0x8000u); }
+uint32_t flush_half(uint32_t h) {
+    return (h & tiny<T>()) ? h : (h & 0x8000u);
+}
 
 template <class Op, class T>
 uint32_t one(uint32_t a, uint32_t b, uint32_t c, uint32_t mod) {
@@ -89,7 +100,7 @@ uint32_t extremum(uint32_t a, uint32_t b, uint32_t mod) {
 }
 
 template <bool Max, class T, bool Pair>
-int min_max(RegView& w, const Inst& i, uint32_t m) {   // two or three inputs
+int min_max(RegView& w, const Inst& i, uint32_t m) {  // two or three inputs
     auto* a = lanes<uint32_t>(w, i.a);
     auto* b = lanes<uint32_t>(w, i.b);
     const bool three = i.c != kNoOperand;
@@ -108,7 +119,7 @@ int min_max(RegView& w, const Inst& i, uint32_t m) {   // two or three inputs
     return kNext;
 }
 
-template <class T, bool Pair, bool Negate>   // neg, abs
+template <class T, bool Pair, bool Negate>  // neg, abs
 int sign(RegView& w, const Inst& i, uint32_t m) {
     auto* a = lanes<uint32_t>(w, i.a);
     const bool ftz = i.mod & kFtz;
@@ -121,8 +132,12 @@ int sign(RegView& w, const Inst& i, uint32_t m) {
     return kNext;
 }
 
-struct Exp2 { static float f(float a) { return __builtin_exp2f(a); } };
-struct Tanh { static float f(float a) { return __builtin_tanhf(a); } };
+struct Exp2 {
+    static float f(float a) { return __builtin_exp2f(a); }
+};
+struct Tanh {
+    static float f(float a) { return __builtin_tanhf(a); }
+};
 
 template <class Op, class T, bool Pair>
 int function(RegView& w, const Inst& i, uint32_t m) {
@@ -140,7 +155,7 @@ int function(RegView& w, const Inst& i, uint32_t m) {
 }
 
 // d.f32 = a.half (* b.half) + c.f32
-template <class T, int Kind>   // 0 add, 1 sub, 2 fma
+template <class T, int Kind>  // 0 add, 1 sub, 2 fma
 int mixed(RegView& w, const Inst& i, uint32_t m) {
     auto* a = lanes<uint32_t>(w, i.a);
     auto* b = lanes<uint32_t>(w, i.b);
@@ -164,25 +179,41 @@ int mixed(RegView& w, const Inst& i, uint32_t m) {
 }
 
 const NamedHandler table[] = {
-#define HALF(OPNAME, OP)                                                                    \
-    {OPNAME ".f16", scalar<OP, F16>}, {OPNAME ".bf16", scalar<OP, BF16>},                   \
-        {OPNAME ".f16x2", pair<OP, F16>}, {OPNAME ".bf16x2", pair<OP, BF16>}
-    HALF("add", Add), HALF("sub", Sub), HALF("mul", Mul), HALF("fma", Fma),
+#define HALF(OPNAME, OP)                                                                                      \
+    {OPNAME ".f16", scalar<OP, F16>}, {OPNAME ".bf16", scalar<OP, BF16>}, {OPNAME ".f16x2", pair<OP, F16>}, { \
+        OPNAME ".bf16x2", pair<OP, BF16>                                                                      \
+    }
+    HALF("add", Add),
+    HALF("sub", Sub),
+    HALF("mul", Mul),
+    HALF("fma", Fma),
 #define HALF_EXTREMUM(OPNAME, MAX)                                                          \
     {OPNAME ".f16", min_max<MAX, F16, false>}, {OPNAME ".bf16", min_max<MAX, BF16, false>}, \
-        {OPNAME ".f16x2", min_max<MAX, F16, true>}, {OPNAME ".bf16x2", min_max<MAX, BF16, true>}
-    HALF_EXTREMUM("min", false), HALF_EXTREMUM("max", true),
-#define HALF_SIGN(OPNAME, NEG)                                                              \
-    {OPNAME ".f16", sign<F16, false, NEG>}, {OPNAME ".bf16", sign<BF16, false, NEG>},       \
-        {OPNAME ".f16x2", sign<F16, true, NEG>}, {OPNAME ".bf16x2", sign<BF16, true, NEG>}
-    HALF_SIGN("neg", true), HALF_SIGN("abs", false),
+        {OPNAME ".f16x2", min_max<MAX, F16, true>}, {                                       \
+        OPNAME ".bf16x2", min_max<MAX, BF16, true>                                          \
+    }
+    HALF_EXTREMUM("min", false),
+    HALF_EXTREMUM("max", true),
+#define HALF_SIGN(OPNAME, NEG)                                                        \
+    {OPNAME ".f16", sign<F16, false, NEG>}, {OPNAME ".bf16", sign<BF16, false, NEG>}, \
+        {OPNAME ".f16x2", sign<F16, true, NEG>}, {                                    \
+        OPNAME ".bf16x2", sign<BF16, true, NEG>                                       \
+    }
+    HALF_SIGN("neg", true),
+    HALF_SIGN("abs", false),
 #define HALF_FUNCTION(OPNAME, OP)                                                           \
     {OPNAME ".f16", function<OP, F16, false>}, {OPNAME ".bf16", function<OP, BF16, false>}, \
-        {OPNAME ".f16x2", function<OP, F16, true>}, {OPNAME ".bf16x2", function<OP, BF16, true>}
-    HALF_FUNCTION("ex2", Exp2), HALF_FUNCTION("tanh", Tanh),
-    {"add.f32.f16", mixed<F16, 0>}, {"add.f32.bf16", mixed<BF16, 0>},
-    {"sub.f32.f16", mixed<F16, 1>}, {"sub.f32.bf16", mixed<BF16, 1>},
-    {"fma.f32.f16", mixed<F16, 2>}, {"fma.f32.bf16", mixed<BF16, 2>},
+        {OPNAME ".f16x2", function<OP, F16, true>}, {                                       \
+        OPNAME ".bf16x2", function<OP, BF16, true>                                          \
+    }
+    HALF_FUNCTION("ex2", Exp2),
+    HALF_FUNCTION("tanh", Tanh),
+    {"add.f32.f16", mixed<F16, 0>},
+    {"add.f32.bf16", mixed<BF16, 0>},
+    {"sub.f32.f16", mixed<F16, 1>},
+    {"sub.f32.bf16", mixed<BF16, 1>},
+    {"fma.f32.f16", mixed<F16, 2>},
+    {"fma.f32.bf16", mixed<BF16, 2>},
 };
 
 }  // namespace

@@ -5,21 +5,25 @@
 namespace machete::sim {
 namespace {
 
-#define OP2(NAME, EXPR)                               \
-    struct NAME {                                     \
-        template <class T>                            \
-        static T f(T a, T b) { return static_cast<T>(EXPR); } \
+#define OP2(NAME, EXPR)                  \
+    struct NAME {                        \
+        template <class T>               \
+        static T f(T a, T b) {           \
+            return static_cast<T>(EXPR); \
+        }                                \
     };
-#define OP1(NAME, EXPR)                        \
-    struct NAME {                              \
-        template <class T>                     \
-        static T f(T a) { return static_cast<T>(EXPR); } \
+#define OP1(NAME, EXPR)                  \
+    struct NAME {                        \
+        template <class T>               \
+        static T f(T a) {                \
+            return static_cast<T>(EXPR); \
+        }                                \
     };
 
 OP2(Add, a + b)
 OP2(Sub, a - b)
-OP2(Mul, a * b)
-OP2(And, a & b)
+OP2(Mul, a* b)
+OP2(And, a& b)
 OP2(Or, a | b)
 OP2(Xor, a ^ b)
 OP2(Min, a < b ? a : b)
@@ -31,22 +35,44 @@ OP1(Cnot, a == 0 ? 1 : 0)
 
 template <class T>
 struct Unsigned;
-template <> struct Unsigned<uint16_t> { using type = uint16_t; };
-template <> struct Unsigned<int16_t> { using type = uint16_t; };
-template <> struct Unsigned<uint32_t> { using type = uint32_t; };
-template <> struct Unsigned<int32_t> { using type = uint32_t; };
-template <> struct Unsigned<uint64_t> { using type = uint64_t; };
-template <> struct Unsigned<int64_t> { using type = uint64_t; };
+template <>
+struct Unsigned<uint16_t> {
+    using type = uint16_t;
+};
+template <>
+struct Unsigned<int16_t> {
+    using type = uint16_t;
+};
+template <>
+struct Unsigned<uint32_t> {
+    using type = uint32_t;
+};
+template <>
+struct Unsigned<int32_t> {
+    using type = uint32_t;
+};
+template <>
+struct Unsigned<uint64_t> {
+    using type = uint64_t;
+};
+template <>
+struct Unsigned<int64_t> {
+    using type = uint64_t;
+};
 
 struct Neg {
     template <class T>
-    static T f(T a) { return static_cast<T>(typename Unsigned<T>::type(0) - typename Unsigned<T>::type(a)); }
+    static T f(T a) {
+        return static_cast<T>(typename Unsigned<T>::type(0) - typename Unsigned<T>::type(a));
+    }
 };
 struct Abs {
     template <class T>
-    static T f(T a) { return a < 0 ? Neg::f(a) : a; }
+    static T f(T a) {
+        return a < 0 ? Neg::f(a) : a;
+    }
 };
-struct Sad {   // c + |a - b|
+struct Sad {  // c + |a - b|
     template <class T>
     static T f(T a, T b, T c) {
         using U = typename Unsigned<T>::type;
@@ -56,9 +82,11 @@ struct Sad {   // c + |a - b|
 };
 struct MadLo {
     template <class T>
-    static T f(T a, T b, T c) { return static_cast<T>(a * b + c); }
+    static T f(T a, T b, T c) {
+        return static_cast<T>(a * b + c);
+    }
 };
-struct Div {   // the result of a division by zero is unspecified; all ones is what hardware gives
+struct Div {  // the result of a division by zero is unspecified; all ones is what hardware gives
     template <class T>
     static T f(T a, T b) {
         if (b == 0) return static_cast<T>(~T(0));
@@ -71,7 +99,7 @@ struct Div {   // the result of a division by zero is unspecified; all ones is w
 struct Rem {
     template <class T>
     static T f(T a, T b) {
-        if (b == 0) return static_cast<T>(~T(0));   // unspecified; seen on an H200
+        if (b == 0) return static_cast<T>(~T(0));  // unspecified; seen on an H200
         if constexpr (T(-1) < T(0)) {
             if (b == T(-1)) return 0;
         }
@@ -79,13 +107,32 @@ struct Rem {
     }
 };
 
-template <class T> struct Wider;
-template <> struct Wider<uint16_t> { using type = uint32_t; };
-template <> struct Wider<int16_t> { using type = int32_t; };
-template <> struct Wider<uint32_t> { using type = uint64_t; };
-template <> struct Wider<int32_t> { using type = int64_t; };
-template <> struct Wider<uint64_t> { using type = unsigned __int128; };
-template <> struct Wider<int64_t> { using type = __int128; };
+template <class T>
+struct Wider;
+template <>
+struct Wider<uint16_t> {
+    using type = uint32_t;
+};
+template <>
+struct Wider<int16_t> {
+    using type = int32_t;
+};
+template <>
+struct Wider<uint32_t> {
+    using type = uint64_t;
+};
+template <>
+struct Wider<int32_t> {
+    using type = int64_t;
+};
+template <>
+struct Wider<uint64_t> {
+    using type = unsigned __int128;
+};
+template <>
+struct Wider<int64_t> {
+    using type = __int128;
+};
 
 struct MulHi {
     template <class T>
@@ -104,7 +151,8 @@ struct MadHi {
 struct Mul24Lo {
     static uint32_t f(uint32_t a, uint32_t b) { return (a & 0xffffffu) * (b & 0xffffffu); }
     static int32_t f(int32_t a, int32_t b) {
-        return static_cast<int32_t>(uint32_t((int32_t(uint32_t(a) << 8) >> 8)) * uint32_t(int32_t(uint32_t(b) << 8) >> 8));
+        return static_cast<int32_t>(uint32_t((int32_t(uint32_t(a) << 8) >> 8)) *
+                                    uint32_t(int32_t(uint32_t(b) << 8) >> 8));
     }
 };
 struct AddSat {
@@ -129,9 +177,7 @@ int wide(RegView& w, const Inst& i, uint32_t m) {
     using V = typename W::val;
     if constexpr (Mad) {
         auto* c = lanes<typename W::lane>(w, i.c);
-        write_lanes(d, m, [&](uint32_t l) {
-            return static_cast<V>(V(N::get(a[l])) * V(N::get(b[l])) + c[l]);
-        });
+        write_lanes(d, m, [&](uint32_t l) { return static_cast<V>(V(N::get(a[l])) * V(N::get(b[l])) + c[l]); });
     } else {
         write_lanes(d, m, [&](uint32_t l) { return static_cast<V>(V(N::get(a[l])) * V(N::get(b[l]))); });
     }
@@ -139,7 +185,7 @@ int wide(RegView& w, const Inst& i, uint32_t m) {
 }
 
 // Shifts take a 32-bit count and clamp it.
-template <class T, int Kind>   // 0 left, 1 right
+template <class T, int Kind>  // 0 left, 1 right
 int shift(RegView& w, const Inst& i, uint32_t m) {
     using V = typename T::val;
     constexpr uint32_t n = 8 * sizeof(V);
@@ -187,7 +233,7 @@ int bit_extract(RegView& w, const Inst& i, uint32_t m) {
         const U x = static_cast<U>(a[l]);
         const uint32_t top = pos + len - 1 < n - 1 ? pos + len - 1 : n - 1;
         const bool sign = V(-1) < V(0) && (x >> top & 1);
-        const uint32_t have = pos >= n ? 0 : (n - pos < len ? n - pos : len);   // bits that exist
+        const uint32_t have = pos >= n ? 0 : (n - pos < len ? n - pos : len);  // bits that exist
         U r = pos >= n ? U(0) : static_cast<U>(x >> pos);
         if (have < n) {
             const U keep = (U(1) << have) - 1;
@@ -215,12 +261,11 @@ int bit_insert(RegView& w, const Inst& i, uint32_t m) {
     return kNext;
 }
 
-template <class V>   // popc, clz: 32-bit results
+template <class V>  // popc, clz: 32-bit results
 int population(RegView& w, const Inst& i, uint32_t m) {
     auto* a = lanes<V>(w, i.a);
-    write_lanes(lanes<uint32_t>(w, i.d), m, [&](uint32_t l) {
-        return static_cast<uint32_t>(__builtin_popcountll(a[l]));
-    });
+    write_lanes(lanes<uint32_t>(w, i.d), m,
+                [&](uint32_t l) { return static_cast<uint32_t>(__builtin_popcountll(a[l])); });
     return kNext;
 }
 
@@ -293,7 +338,7 @@ int permute(RegView& w, const Inst& i, uint32_t m) {
     return kNext;
 }
 
-int lop3(RegView& w, const Inst& i, uint32_t m) {   // truth table in mod
+int lop3(RegView& w, const Inst& i, uint32_t m) {  // truth table in mod
     auto* a = lanes<uint32_t>(w, i.a);
     auto* b = lanes<uint32_t>(w, i.b);
     auto* c = lanes<uint32_t>(w, i.c);
@@ -337,7 +382,7 @@ int carry(RegView& w, const Inst& i, uint32_t m) {
         const V x = a[l], y = b[l];
         V r;
         bool c;
-        if constexpr (Subtract) {   // CC.CF holds the borrow
+        if constexpr (Subtract) {  // CC.CF holds the borrow
             r = x - y - cin;
             c = x < y || (x == y && cin);
         } else {
@@ -388,145 +433,101 @@ int halves(RegView& w, const Inst& i, uint32_t m) {
     return kNext;
 }
 
-template <class V>
-int copy(RegView& w, const Inst& i, uint32_t m) {
-    auto* a = lanes<V>(w, i.a);
-    write_lanes(lanes<V>(w, i.d), m, [&](uint32_t l) { return a[l]; });
-    return kNext;
-}
-
-int copy128(RegView& w, const Inst& i, uint32_t m) {
-    for (uint32_t h = 0; h < 2; ++h) {
-        auto* a = lanes<uint64_t>(w, i.a) + kLanes * h;
-        write_lanes(lanes<uint64_t>(w, i.d) + kLanes * h, m, [&](uint32_t l) { return a[l]; });
-    }
-    return kNext;
-}
-
-// mov between a register and a vector of narrower ones.
-
-int pack32(RegView& w, const Inst& i, uint32_t m) {    // {b16, b16} -> b32
-    auto* a = lanes<uint32_t>(w, i.a);
-    auto* b = lanes<uint32_t>(w, i.b);
-    write_lanes(lanes<uint32_t>(w, i.d), m, [&](uint32_t l) { return (a[l] & 0xffffu) | b[l] << 16; });
-    return kNext;
-}
-int pack64(RegView& w, const Inst& i, uint32_t m) {    // {b32, b32} -> b64
-    auto* a = lanes<uint32_t>(w, i.a);
-    auto* b = lanes<uint32_t>(w, i.b);
-    write_lanes(lanes<uint64_t>(w, i.d), m, [&](uint32_t l) { return uint64_t(a[l]) | uint64_t(b[l]) << 32; });
-    return kNext;
-}
-int pack64x4(RegView& w, const Inst& i, uint32_t m) {  // {b16 x 4} -> b64
-    auto* a = lanes<uint32_t>(w, i.a);
-    auto* b = lanes<uint32_t>(w, i.b);
-    auto* c = lanes<uint32_t>(w, i.c);
-    auto* e = lanes<uint32_t>(w, i.e);
-    write_lanes(lanes<uint64_t>(w, i.d), m, [&](uint32_t l) {
-        return uint64_t(a[l] & 0xffffu) | uint64_t(b[l] & 0xffffu) << 16 | uint64_t(c[l] & 0xffffu) << 32 |
-               uint64_t(e[l] & 0xffffu) << 48;
-    });
-    return kNext;
-}
-int pack128(RegView& w, const Inst& i, uint32_t m) {   // {b64, b64} -> b128
-    auto* d = lanes<uint64_t>(w, i.d);
-    auto* a = lanes<uint64_t>(w, i.a);
-    auto* b = lanes<uint64_t>(w, i.b);
-    write_lanes(d, m, [&](uint32_t l) { return a[l]; });
-    write_lanes(d + kLanes, m, [&](uint32_t l) { return b[l]; });
-    return kNext;
-}
-// One part of a wider register: imm is its position in bits.
-int part16_of_32(RegView& w, const Inst& i, uint32_t m) {
-    auto* a = lanes<uint32_t>(w, i.a);
-    const uint32_t s = static_cast<uint32_t>(i.imm);
-    write_lanes(lanes<uint32_t>(w, i.d), m, [&](uint32_t l) { return (a[l] >> s) & 0xffffu; });
-    return kNext;
-}
-int part16_of_64(RegView& w, const Inst& i, uint32_t m) {
-    auto* a = lanes<uint64_t>(w, i.a);
-    const uint32_t s = static_cast<uint32_t>(i.imm);
-    write_lanes(lanes<uint32_t>(w, i.d), m, [&](uint32_t l) { return static_cast<uint32_t>(a[l] >> s) & 0xffffu; });
-    return kNext;
-}
-int part32_of_64(RegView& w, const Inst& i, uint32_t m) {
-    auto* a = lanes<uint64_t>(w, i.a);
-    const uint32_t s = static_cast<uint32_t>(i.imm);
-    write_lanes(lanes<uint32_t>(w, i.d), m, [&](uint32_t l) { return static_cast<uint32_t>(a[l] >> s); });
-    return kNext;
-}
-int part64_of_128(RegView& w, const Inst& i, uint32_t m) {
-    auto* a = lanes<uint64_t>(w, i.a) + (i.imm ? kLanes : 0);
-    write_lanes(lanes<uint64_t>(w, i.d), m, [&](uint32_t l) { return a[l]; });
-    return kNext;
-}
-int part32_of_128(RegView& w, const Inst& i, uint32_t m) {
-    auto* a = lanes<uint64_t>(w, i.a) + (i.imm >= 64 ? kLanes : 0);
-    const uint32_t s = static_cast<uint32_t>(i.imm & 63);
-    write_lanes(lanes<uint32_t>(w, i.d), m, [&](uint32_t l) { return static_cast<uint32_t>(a[l] >> s); });
-    return kNext;
-}
-int pack128x4(RegView& w, const Inst& i, uint32_t m) { // {b32 x 4} -> b128
-    auto* d = lanes<uint64_t>(w, i.d);
-    auto* a = lanes<uint32_t>(w, i.a);
-    auto* b = lanes<uint32_t>(w, i.b);
-    auto* c = lanes<uint32_t>(w, i.c);
-    auto* e = lanes<uint32_t>(w, i.e);
-    write_lanes(d, m, [&](uint32_t l) { return uint64_t(a[l]) | uint64_t(b[l]) << 32; });
-    write_lanes(d + kLanes, m, [&](uint32_t l) { return uint64_t(c[l]) | uint64_t(e[l]) << 32; });
-    return kNext;
-}
-
 const NamedHandler table[] = {
-#define BIN(NAME, OP)                                                                        \
-    {NAME ".b16", binary<OP, U16>}, {NAME ".b32", binary<OP, U32>}, {NAME ".b64", binary<OP, U64>}
-    BIN("add", Add), BIN("sub", Sub), BIN("mul.lo", Mul), BIN("and", And), BIN("or", Or), BIN("xor", Xor),
-#define UN(NAME, OP) {NAME ".b16", unary<OP, U16>}, {NAME ".b32", unary<OP, U32>}, {NAME ".b64", unary<OP, U64>}
-    UN("not", Not), UN("cnot", Cnot),
-#define SIGNED1(NAME, OP) {NAME ".s16", unary<OP, S16>}, {NAME ".s32", unary<OP, S32>}, {NAME ".s64", unary<OP, S64>}
-    SIGNED1("neg", Neg), SIGNED1("abs", Abs),
-#define ALL2(NAME, OP)                                                                     \
+#define BIN(NAME, OP) \
+    {NAME ".b16", binary<OP, U16>}, {NAME ".b32", binary<OP, U32>}, { NAME ".b64", binary<OP, U64> }
+    BIN("add", Add),
+    BIN("sub", Sub),
+    BIN("mul.lo", Mul),
+    BIN("and", And),
+    BIN("or", Or),
+    BIN("xor", Xor),
+#define UN(NAME, OP) \
+    {NAME ".b16", unary<OP, U16>}, {NAME ".b32", unary<OP, U32>}, { NAME ".b64", unary<OP, U64> }
+    UN("not", Not),
+    UN("cnot", Cnot),
+#define SIGNED1(NAME, OP) \
+    {NAME ".s16", unary<OP, S16>}, {NAME ".s32", unary<OP, S32>}, { NAME ".s64", unary<OP, S64> }
+    SIGNED1("neg", Neg),
+    SIGNED1("abs", Abs),
+#define ALL2(NAME, OP)                                                                              \
     {NAME ".u16", binary<OP, U16>}, {NAME ".s16", binary<OP, S16>}, {NAME ".u32", binary<OP, U32>}, \
-        {NAME ".s32", binary<OP, S32>}, {NAME ".u64", binary<OP, U64>}, {NAME ".s64", binary<OP, S64>}
-    ALL2("min", Min), ALL2("max", Max), ALL2("div", Div), ALL2("rem", Rem), ALL2("mul.hi", MulHi),
-#define ALL3(NAME, OP)                                                                     \
+        {NAME ".s32", binary<OP, S32>}, {NAME ".u64", binary<OP, U64>}, {                           \
+        NAME ".s64", binary<OP, S64>                                                                \
+    }
+    ALL2("min", Min),
+    ALL2("max", Max),
+    ALL2("div", Div),
+    ALL2("rem", Rem),
+    ALL2("mul.hi", MulHi),
+#define ALL3(NAME, OP)                                                                                 \
     {NAME ".u16", ternary<OP, U16>}, {NAME ".s16", ternary<OP, S16>}, {NAME ".u32", ternary<OP, U32>}, \
-        {NAME ".s32", ternary<OP, S32>}, {NAME ".u64", ternary<OP, U64>}, {NAME ".s64", ternary<OP, S64>}
-    ALL3("sad", Sad), ALL3("mad.hi", MadHi),
-    {"mad.lo.b16", ternary<MadLo, U16>}, {"mad.lo.b32", ternary<MadLo, U32>}, {"mad.lo.b64", ternary<MadLo, U64>},
-    {"min.relu.s32", binary<MinRelu, S32>}, {"max.relu.s32", binary<MaxRelu, S32>},
-    {"mul24.lo.u32", binary<Mul24Lo, U32>}, {"mul24.lo.s32", binary<Mul24Lo, S32>},
-    {"add.sat.s32", binary<AddSat, S32>}, {"sub.sat.s32", binary<SubSat, S32>},
-    {"mul.wide.u16", wide<U16, U32, false>}, {"mul.wide.s16", wide<S16, S32, false>},
-    {"mul.wide.u32", wide<U32, U64, false>}, {"mul.wide.s32", wide<S32, S64, false>},
-    {"mad.wide.u16", wide<U16, U32, true>}, {"mad.wide.s16", wide<S16, S32, true>},
-    {"mad.wide.u32", wide<U32, U64, true>}, {"mad.wide.s32", wide<S32, S64, true>},
-    {"shl.b16", shift<U16, 0>}, {"shl.b32", shift<U32, 0>}, {"shl.b64", shift<U64, 0>},
-    {"shr.u16", shift<U16, 1>}, {"shr.u32", shift<U32, 1>}, {"shr.u64", shift<U64, 1>},
-    {"shr.s16", shift<S16, 1>}, {"shr.s32", shift<S32, 1>}, {"shr.s64", shift<S64, 1>},
+        {NAME ".s32", ternary<OP, S32>}, {NAME ".u64", ternary<OP, U64>}, {                            \
+        NAME ".s64", ternary<OP, S64>                                                                  \
+    }
+    ALL3("sad", Sad),
+    ALL3("mad.hi", MadHi),
+    {"mad.lo.b16", ternary<MadLo, U16>},
+    {"mad.lo.b32", ternary<MadLo, U32>},
+    {"mad.lo.b64", ternary<MadLo, U64>},
+    {"min.relu.s32", binary<MinRelu, S32>},
+    {"max.relu.s32", binary<MaxRelu, S32>},
+    {"mul24.lo.u32", binary<Mul24Lo, U32>},
+    {"mul24.lo.s32", binary<Mul24Lo, S32>},
+    {"add.sat.s32", binary<AddSat, S32>},
+    {"sub.sat.s32", binary<SubSat, S32>},
+    {"mul.wide.u16", wide<U16, U32, false>},
+    {"mul.wide.s16", wide<S16, S32, false>},
+    {"mul.wide.u32", wide<U32, U64, false>},
+    {"mul.wide.s32", wide<S32, S64, false>},
+    {"mad.wide.u16", wide<U16, U32, true>},
+    {"mad.wide.s16", wide<S16, S32, true>},
+    {"mad.wide.u32", wide<U32, U64, true>},
+    {"mad.wide.s32", wide<S32, S64, true>},
+    {"shl.b16", shift<U16, 0>},
+    {"shl.b32", shift<U32, 0>},
+    {"shl.b64", shift<U64, 0>},
+    {"shr.u16", shift<U16, 1>},
+    {"shr.u32", shift<U32, 1>},
+    {"shr.u64", shift<U64, 1>},
+    {"shr.s16", shift<S16, 1>},
+    {"shr.s32", shift<S32, 1>},
+    {"shr.s64", shift<S64, 1>},
     {"shf", funnel},
-    {"bfe.u32", bit_extract<U32>}, {"bfe.s32", bit_extract<S32>},
-    {"bfe.u64", bit_extract<U64>}, {"bfe.s64", bit_extract<S64>},
-    {"bfi.b32", bit_insert<uint32_t>}, {"bfi.b64", bit_insert<uint64_t>},
-    {"popc.b32", population<uint32_t>}, {"popc.b64", population<uint64_t>},
-    {"clz.b32", leading_zeros<uint32_t>}, {"clz.b64", leading_zeros<uint64_t>},
-    {"bfind.u32", find_bit<uint32_t>}, {"bfind.s32", find_bit<int32_t>},
-    {"bfind.u64", find_bit<uint64_t>}, {"bfind.s64", find_bit<int64_t>},
-    {"brev.b32", reverse<uint32_t>}, {"brev.b64", reverse<uint64_t>},
-    {"prmt", permute}, {"lop3", lop3}, {"dp4a", dot4},
-    {"add.carry.b32", carry<uint32_t, false>}, {"add.carry.b64", carry<uint64_t, false>},
-    {"sub.carry.b32", carry<uint32_t, true>}, {"sub.carry.b64", carry<uint64_t, true>},
-    {"mad.carry.u32", mad_carry<uint32_t, uint64_t>}, {"mad.carry.s32", mad_carry<int32_t, int64_t>},
-    {"mad.carry.u64", mad_carry<uint64_t, unsigned __int128>}, {"mad.carry.s64", mad_carry<int64_t, __int128>},
+    {"bfe.u32", bit_extract<U32>},
+    {"bfe.s32", bit_extract<S32>},
+    {"bfe.u64", bit_extract<U64>},
+    {"bfe.s64", bit_extract<S64>},
+    {"bfi.b32", bit_insert<uint32_t>},
+    {"bfi.b64", bit_insert<uint64_t>},
+    {"popc.b32", population<uint32_t>},
+    {"popc.b64", population<uint64_t>},
+    {"clz.b32", leading_zeros<uint32_t>},
+    {"clz.b64", leading_zeros<uint64_t>},
+    {"bfind.u32", find_bit<uint32_t>},
+    {"bfind.s32", find_bit<int32_t>},
+    {"bfind.u64", find_bit<uint64_t>},
+    {"bfind.s64", find_bit<int64_t>},
+    {"brev.b32", reverse<uint32_t>},
+    {"brev.b64", reverse<uint64_t>},
+    {"prmt", permute},
+    {"lop3", lop3},
+    {"dp4a", dot4},
+    {"add.carry.b32", carry<uint32_t, false>},
+    {"add.carry.b64", carry<uint64_t, false>},
+    {"sub.carry.b32", carry<uint32_t, true>},
+    {"sub.carry.b64", carry<uint64_t, true>},
+    {"mad.carry.u32", mad_carry<uint32_t, uint64_t>},
+    {"mad.carry.s32", mad_carry<int32_t, int64_t>},
+    {"mad.carry.u64", mad_carry<uint64_t, unsigned __int128>},
+    {"mad.carry.s64", mad_carry<int64_t, __int128>},
     {"add.b16x2", halves<Add, uint16_t>},
-    {"min.u16x2", halves<Min, uint16_t>}, {"max.u16x2", halves<Max, uint16_t>},
-    {"min.s16x2", halves<Min, int16_t>}, {"max.s16x2", halves<Max, int16_t>},
-    {"min.relu.s16x2", halves<MinRelu, int16_t>}, {"max.relu.s16x2", halves<MaxRelu, int16_t>},
-    {"mov.b16", copy<uint32_t>}, {"mov.b32", copy<uint32_t>}, {"mov.b64", copy<uint64_t>}, {"mov.b128", copy128},
-    {"pack.b32.b16x2", pack32}, {"pack.b64.b32x2", pack64}, {"pack.b64.b16x4", pack64x4},
-    {"pack.b128.b64x2", pack128}, {"pack.b128.b32x4", pack128x4},
-    {"part.b16.b32", part16_of_32}, {"part.b16.b64", part16_of_64},
-    {"part.b32.b64", part32_of_64}, {"part.b64.b128", part64_of_128}, {"part.b32.b128", part32_of_128},
+    {"min.u16x2", halves<Min, uint16_t>},
+    {"max.u16x2", halves<Max, uint16_t>},
+    {"min.s16x2", halves<Min, int16_t>},
+    {"max.s16x2", halves<Max, int16_t>},
+    {"min.relu.s16x2", halves<MinRelu, int16_t>},
+    {"max.relu.s16x2", halves<MaxRelu, int16_t>},
 };
 
 }  // namespace

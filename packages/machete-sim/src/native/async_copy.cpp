@@ -22,10 +22,13 @@ int copy(RegView& r, const Inst& i, uint32_t mask) {
         const uint64_t src = address_value(w, ext[1], i.imm >> 1 & 1, l);
         uint32_t n = ext[2] == kNoOperand ? bytes : lanes<uint32_t>(w, ext[2])[l];
         if (ext[3] != kNoOperand && (w.pred[ext[3]] >> l & 1)) n = 0;
-        if (n > bytes) throw Fault{FaultKind::out_of_bounds, format("cp.async of %u bytes is given %u", bytes, n), 1u << l};
+        if (n > bytes)
+            throw Fault{FaultKind::out_of_bounds, format("cp.async of %u bytes is given %u", bytes, n), 1u << l};
         if (dst % bytes || (n && src % bytes))
-            throw Fault{FaultKind::misaligned, format("cp.async of %u bytes from %#llx to shared %#x", bytes,
-                                                      static_cast<unsigned long long>(src), dst), 1u << l};
+            throw Fault{FaultKind::misaligned,
+                        format("cp.async of %u bytes from %#llx to shared %#x", bytes,
+                               static_cast<unsigned long long>(src), dst),
+                        1u << l};
         check_shared(cta, dst, bytes, l, "cp.async");
         if (n) global_range(machine, w.region, src, n, false, l, "cp.async");
         std::memset(cta.shadow + dst, 0, bytes);
@@ -59,11 +62,13 @@ int commit(RegView& r, const Inst&, uint32_t mask) {
 
 void finish(Warp& w, uint32_t lane, uint64_t below) {
     w.machine->finish_copies(
-        [&](const Copy& c) { return c.kind == CopyKind::cp_async && c.warp == &w && (c.mask >> lane & 1) && c.group < below; },
+        [&](const Copy& c) {
+            return c.kind == CopyKind::cp_async && c.warp == &w && (c.mask >> lane & 1) && c.group < below;
+        },
         false);
 }
 
-int wait(RegView& r, const Inst& i, uint32_t mask) {   // imm = groups that may stay pending; mod 1: wait_all
+int wait(RegView& r, const Inst& i, uint32_t mask) {  // imm = groups that may stay pending; mod 1: wait_all
     Warp& w = warp_of(r);
     const auto keep = static_cast<uint64_t>(i.imm);
     for (uint32_t l = 0; l < kLanes; ++l) {
@@ -75,7 +80,7 @@ int wait(RegView& r, const Inst& i, uint32_t mask) {   // imm = groups that may 
 }
 
 // cp.async.mbarrier.arrive: the arrival comes when the thread's copies have landed. They land here.
-int arrive(RegView& r, const Inst& i, uint32_t mask) {   // a = mbarrier; mod 1: noinc
+int arrive(RegView& r, const Inst& i, uint32_t mask) {  // a = mbarrier; mod 1: noinc
     Warp& w = warp_of(r);
     for (uint32_t l = 0; l < kLanes; ++l) {
         if (!(mask >> l & 1)) continue;
@@ -88,7 +93,10 @@ int arrive(RegView& r, const Inst& i, uint32_t mask) {   // a = mbarrier; mod 1:
 }
 
 const NamedHandler table[] = {
-    {"cp.async", copy}, {"cp.async.commit", commit}, {"cp.async.wait", wait}, {"cp.async.arrive", arrive},
+    {"cp.async", copy},
+    {"cp.async.commit", commit},
+    {"cp.async.wait", wait},
+    {"cp.async.arrive", arrive},
 };
 
 }  // namespace

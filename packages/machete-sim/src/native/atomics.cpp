@@ -24,7 +24,7 @@ T integer(int op, T old, T x) {
         case kXor: return old ^ x;
         case kExch: return x;
         case kInc: return old >= x ? T(0) : static_cast<T>(old + 1);
-        default: return old == 0 || old > x ? x : static_cast<T>(old - 1);   // kDec
+        default: return old == 0 || old > x ? x : static_cast<T>(old - 1);  // kDec
     }
 }
 
@@ -42,7 +42,8 @@ uint16_t half(int op, uint32_t old, uint32_t x) {
     return f16_from_f32(floating(op, f32_from_f16(static_cast<uint16_t>(old)), f32_from_f16(static_cast<uint16_t>(x))));
 }
 uint16_t bfloat(int op, uint32_t old, uint32_t x) {
-    return bf16_from_f32(floating(op, f32_from_bf16(static_cast<uint16_t>(old)), f32_from_bf16(static_cast<uint16_t>(x))));
+    return bf16_from_f32(
+        floating(op, f32_from_bf16(static_cast<uint16_t>(old)), f32_from_bf16(static_cast<uint16_t>(x))));
 }
 
 }  // namespace
@@ -66,7 +67,7 @@ uint64_t apply_atomic(int op, int type, uint64_t old, uint64_t x) {
         case kBF16: return bfloat(op, o32, x32);
         case kF16x2: return half(op, o32, x32) | uint32_t(half(op, o32 >> 16, x32 >> 16)) << 16;
         case kBF16x2: return bfloat(op, o32, x32) | uint32_t(bfloat(op, o32 >> 16, x32 >> 16)) << 16;
-        default: return x;   // kB16 exists for cas only
+        default: return x;  // kB16 exists for cas only
     }
 }
 
@@ -98,16 +99,19 @@ int atomic(RegView& r, const Inst& i, uint32_t mask) {
         if (address % bytes)
             throw Fault{FaultKind::misaligned,
                         format("atomic of %u bytes at %s address %#llx, which is not a multiple of %u", bytes,
-                               in_shared ? "shared" : "global", static_cast<unsigned long long>(address), bytes), 1u << l};
+                               in_shared ? "shared" : "global", static_cast<unsigned long long>(address), bytes),
+                        1u << l};
         uint8_t* p;
         if (in_shared) {
             Cta& cta = *w.cta;
             if (address < kSharedBase || address + bytes > cta.shared_end)
                 throw Fault{FaultKind::out_of_bounds,
                             format("atomic of %u bytes at shared address %#llx; this CTA has %#x to %#x", bytes,
-                                   static_cast<unsigned long long>(address), kSharedBase, cta.shared_end), 1u << l};
+                                   static_cast<unsigned long long>(address), kSharedBase, cta.shared_end),
+                            1u << l};
             for (uint32_t k = 0; k < bytes; ++k)
-                if (cta.shadow[address + k] != 1) uninitialised(cta, machine, static_cast<uint32_t>(address), bytes, l, "atomic");
+                if (cta.shadow[address + k] != 1)
+                    uninitialised(cta, machine, static_cast<uint32_t>(address), bytes, l, "atomic");
             p = cta.shared + address;
         } else {
             p = global_range(machine, w.region, address, bytes, true, l, "atomic");
@@ -146,9 +150,10 @@ int atomic(RegView& r, const Inst& i, uint32_t mask) {
     return again ? kYield : kNext;
 }
 
-#define SPACES(NAME, T)                                                                          \
-    {"atom.global." NAME, atomic<T, kGlobal>}, {"atom.shared." NAME, atomic<T, kShared>},        \
-        {"atom.generic." NAME, atomic<T, kGeneric>}
+#define SPACES(NAME, T)                                                                     \
+    {"atom.global." NAME, atomic<T, kGlobal>}, {"atom.shared." NAME, atomic<T, kShared>}, { \
+        "atom.generic." NAME, atomic<T, kGeneric>                                           \
+    }
 
 const NamedHandler table[] = {SPACES("16", uint16_t), SPACES("32", uint32_t), SPACES("64", uint64_t)};
 

@@ -34,19 +34,26 @@ int named(RegView& r, const Inst& i, uint32_t mask) {
     Machine& machine = *w.machine;
     Cta& cta = *w.cta;
     const uint32_t first = first_lane(mask), id = lanes<uint32_t>(w, i.a)[first];
-    if (id >= cta.named.size()) throw Fault{FaultKind::barrier, format("barrier %u does not exist (0 to 15 do)", id), mask};
+    if (id >= cta.named.size())
+        throw Fault{FaultKind::barrier, format("barrier %u does not exist (0 to 15 do)", id), mask};
     NamedBarrier& b = cta.named[id];
     const bool whole = i.b == kNoOperand;
     const uint32_t expected = whole ? 32 * cta.live_warps : lanes<uint32_t>(w, i.b)[first];
     if (!whole && (expected == 0 || expected % 32))
-        throw Fault{FaultKind::barrier, format("barrier %u is given %u threads, which is not a multiple of 32", id, expected), mask};
-    if (!whole && expected > 32 * cta.warps.size())
-        throw Fault{FaultKind::barrier, format("barrier %u waits for %u threads, the CTA has %zu", id, expected, 32 * cta.warps.size()), mask};
-    if (b.arrived && (b.whole != whole || (!whole && b.expected != expected)))
         throw Fault{FaultKind::barrier,
-                    format("barrier %u is used with %u threads while others wait at it with %u", id, expected, b.expected), mask};
+                    format("barrier %u is given %u threads, which is not a multiple of 32", id, expected), mask};
+    if (!whole && expected > 32 * cta.warps.size())
+        throw Fault{FaultKind::barrier,
+                    format("barrier %u waits for %u threads, the CTA has %zu", id, expected, 32 * cta.warps.size()),
+                    mask};
+    if (b.arrived && (b.whole != whole || (!whole && b.expected != expected)))
+        throw Fault{
+            FaultKind::barrier,
+            format("barrier %u is used with %u threads while others wait at it with %u", id, expected, b.expected),
+            mask};
     if (b.warps >> w.index & 1)
-        throw Fault{FaultKind::barrier, format("this warp arrives at barrier %u a second time before it completes", id), mask};
+        throw Fault{FaultKind::barrier, format("this warp arrives at barrier %u a second time before it completes", id),
+                    mask};
     b.whole = whole;
     b.expected = expected;
     b.arrived += 32;
@@ -67,7 +74,7 @@ int named(RegView& r, const Inst& i, uint32_t mask) {
     if (b.arrived < b.expected) return action == kArrive ? kNext : kSuspend;
     const bool self = action != kArrive;
     finish(machine, b);
-    return self ? kSuspend : kNext;   // woken already: goes on in the next round
+    return self ? kSuspend : kNext;  // woken already: goes on in the next round
 }
 
 void complete_cluster(Machine& machine, Cta& cta) {
@@ -92,7 +99,8 @@ int cluster_arrive(RegView& r, const Inst&, uint32_t mask) {
 int cluster_wait(RegView& r, const Inst&, uint32_t mask) {
     Warp& w = warp_of(r);
     if (const int flow = converge_all(w, mask)) return flow;
-    if (!w.cluster_arrived) throw Fault{FaultKind::barrier, "barrier.cluster.wait without barrier.cluster.arrive", mask};
+    if (!w.cluster_arrived)
+        throw Fault{FaultKind::barrier, "barrier.cluster.wait without barrier.cluster.arrive", mask};
     w.cluster_arrived = false;
     if (w.cta->cluster_phase != w.cluster_phase) return kNext;
     w.wait = Wait::cluster;
@@ -101,7 +109,9 @@ int cluster_wait(RegView& r, const Inst&, uint32_t mask) {
 }
 
 const NamedHandler table[] = {
-    {"barrier", named}, {"barrier.cluster.arrive", cluster_arrive}, {"barrier.cluster.wait", cluster_wait},
+    {"barrier", named},
+    {"barrier.cluster.arrive", cluster_arrive},
+    {"barrier.cluster.wait", cluster_wait},
 };
 
 }  // namespace

@@ -35,11 +35,12 @@ void perform_read(Machine&, Copy& copy) {
     if (checksum(cta, copy.chunks) != copy.checksum)
         throw Fault{FaultKind::race,
                     "the source of this bulk store was overwritten before the store had read it "
-                    "(cp.async.bulk.wait_group.read is missing or too late)", 1u << copy.lane};
+                    "(cp.async.bulk.wait_group.read is missing or too late)",
+                    1u << copy.lane};
     copy.data.resize(copy.total);
     uint8_t* p = copy.data.data();
     for (const TileChunk& c : copy.chunks) {
-        if (!c.oob) std::memcpy(p, cta.shared + c.shared, c.bytes);   // such rows may lie outside shared memory
+        if (!c.oob) std::memcpy(p, cta.shared + c.shared, c.bytes);  // such rows may lie outside shared memory
         p += c.bytes;
     }
     copy.read = true;
@@ -123,7 +124,7 @@ void issue_load(Warp& w, std::vector<TileChunk> chunks, uint32_t total, uint32_t
     mbarrier_at(w, mbarrier, lane);
     for (const TileChunk& c : chunks) {
         check_shared(cta, c.shared, c.bytes, lane, "asynchronous copy");
-        std::memset(cta.shadow + c.shared, 0, c.bytes);   // unreadable until it lands
+        std::memset(cta.shadow + c.shared, 0, c.bytes);  // unreadable until it lands
     }
     check_global(w, chunks, false, lane, "asynchronous load");
     machine.stats().bytes_loaded += total;
@@ -173,7 +174,8 @@ void check_bulk(uint64_t a, uint64_t b, uint32_t bytes, uint32_t lane) {
     if (a % 16 || b % 16 || bytes % 16)
         throw Fault{FaultKind::misaligned,
                     format("bulk copy of %u bytes between %#llx and %#llx: all three must be multiples of 16", bytes,
-                           static_cast<unsigned long long>(a), static_cast<unsigned long long>(b)), 1u << lane};
+                           static_cast<unsigned long long>(a), static_cast<unsigned long long>(b)),
+                    1u << lane};
 }
 
 void check_multicast(const Operands& o, uint32_t index, uint32_t l) {
@@ -210,7 +212,7 @@ int bulk_store(RegView& r, const Inst& i, uint32_t mask) {
     return kNext;
 }
 
-int bulk_prefetch(RegView& r, const Inst& i, uint32_t mask) {   // src64, bytes
+int bulk_prefetch(RegView& r, const Inst& i, uint32_t mask) {  // src64, bytes
     const Operands o(warp_of(r), i);
     for (uint32_t l = 0; l < kLanes; ++l) {
         if (!(mask >> l & 1)) continue;
@@ -224,18 +226,23 @@ int bulk_prefetch(RegView& r, const Inst& i, uint32_t mask) {   // src64, bytes
 
 TensorMap tensor_map(Warp& w, uint64_t address, uint32_t rank, uint32_t lane) {
     if (address % 64)
-        throw Fault{FaultKind::misaligned, format("tensor map at %#llx, which is not a multiple of 64", static_cast<unsigned long long>(address)), 1u << lane};
+        throw Fault{
+            FaultKind::misaligned,
+            format("tensor map at %#llx, which is not a multiple of 64", static_cast<unsigned long long>(address)),
+            1u << lane};
     const uint8_t* raw = global_range(*w.machine, w.region, address, 128, false, lane, "tensor map");
     TensorMap map;
     std::string error;
-    if (!decode_tensormap(raw, map, error)) throw Fault{FaultKind::descriptor, "malformed tensor map: " + error, 1u << lane};
+    if (!decode_tensormap(raw, map, error))
+        throw Fault{FaultKind::descriptor, "malformed tensor map: " + error, 1u << lane};
     if (static_cast<uint32_t>(map.rank) != rank)
-        throw Fault{FaultKind::descriptor, format("the instruction has %u dimensions, the tensor map %d", rank, map.rank), 1u << lane};
+        throw Fault{FaultKind::descriptor,
+                    format("the instruction has %u dimensions, the tensor map %d", rank, map.rank), 1u << lane};
     return map;
 }
 
-std::vector<TileChunk> tile(const TensorMap& map, TileCopy direction, const Operands& o, uint32_t first, uint32_t shared,
-                            uint32_t l) {
+std::vector<TileChunk> tile(const TensorMap& map, TileCopy direction, const Operands& o, uint32_t first,
+                            uint32_t shared, uint32_t l) {
     int32_t coords[5] = {};
     for (int k = 0; k < map.rank; ++k) coords[k] = static_cast<int32_t>(o.word(first + static_cast<uint32_t>(k), l));
     std::string error;
@@ -272,7 +279,8 @@ int element_type(const TensorMap& map, int op, uint32_t lane) {
         case 10: return 9;
         default: break;
     }
-    throw Fault{FaultKind::unsupported, format("reduction %d of tensor map elements of type %d", op, map.dtype), 1u << lane};
+    throw Fault{FaultKind::unsupported, format("reduction %d of tensor map elements of type %d", op, map.dtype),
+                1u << lane};
 }
 
 // mod: rank | (1 + op) << 8 for reductions
@@ -289,14 +297,14 @@ int tile_store(RegView& r, const Inst& i, uint32_t mask) {
     return kNext;
 }
 
-int tile_prefetch(RegView& r, const Inst& i, uint32_t mask) {   // map64, c0 …; mod = rank
+int tile_prefetch(RegView& r, const Inst& i, uint32_t mask) {  // map64, c0 …; mod = rank
     const Operands o(warp_of(r), i);
     for (uint32_t l = 0; l < kLanes; ++l)
         if (mask >> l & 1) tensor_map(o.w, o.raw(0, l), i.mod & 255, l);
     return kNext;
 }
 
-int prefetch_map(RegView& r, const Inst& i, uint32_t mask) {   // map64
+int prefetch_map(RegView& r, const Inst& i, uint32_t mask) {  // map64
     const Operands o(warp_of(r), i);
     for (uint32_t l = 0; l < kLanes; ++l)
         if (mask >> l & 1) global_range(*o.w.machine, o.w.region, o.raw(0, l), 128, false, l, "tensor map prefetch");
@@ -310,7 +318,7 @@ int bulk_commit(RegView& r, const Inst&, uint32_t mask) {
     return kNext;
 }
 
-int bulk_wait(RegView& r, const Inst& i, uint32_t mask) {   // imm = groups that may stay pending; mod 1: .read
+int bulk_wait(RegView& r, const Inst& i, uint32_t mask) {  // imm = groups that may stay pending; mod 1: .read
     Warp& w = warp_of(r);
     const auto keep = static_cast<uint64_t>(i.imm);
     for (uint32_t l = 0; l < kLanes; ++l) {
@@ -326,9 +334,15 @@ int bulk_wait(RegView& r, const Inst& i, uint32_t mask) {   // imm = groups that
 }
 
 const NamedHandler table[] = {
-    {"bulk.load", bulk_load}, {"bulk.store", bulk_store}, {"bulk.prefetch", bulk_prefetch}, {"tile.load", tile_load},
-    {"tile.store", tile_store}, {"tile.prefetch", tile_prefetch}, {"prefetch.tensormap", prefetch_map},
-    {"bulk.commit", bulk_commit}, {"bulk.wait", bulk_wait},
+    {"bulk.load", bulk_load},
+    {"bulk.store", bulk_store},
+    {"bulk.prefetch", bulk_prefetch},
+    {"tile.load", tile_load},
+    {"tile.store", tile_store},
+    {"tile.prefetch", tile_prefetch},
+    {"prefetch.tensormap", prefetch_map},
+    {"bulk.commit", bulk_commit},
+    {"bulk.wait", bulk_wait},
 };
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Control flow, special registers, and communication inside a warp (PTX ISA 9.7.12, 10, 9.7.9.6, 9.7.13.9 to 9.7.13.13).
+// Control flow, special registers, and communication inside a warp (PTX ISA 9.7.12, 10, 9.7.9.6, 9.7.13.9
+// to 9.7.13.13).
 #include "converge.hpp"
 #include "lanes.hpp"
 #include "machine.hpp"
@@ -30,16 +31,44 @@ int mark(RegView& r, const Inst& i, uint32_t mask) {
     const uint32_t* ext = w.machine->program.ext.data() + i.ext;
     w.mark_pc = w.pc;
     w.mark_values.clear();
-    for (uint32_t k = 0; k < i.count; k += 2)   // pairs: register, 1 if it is 64 bits wide
+    for (uint32_t k = 0; k < i.count; k += 2)  // pairs: register, 1 if it is 64 bits wide
         w.mark_values.push_back(ext[k + 1] ? static_cast<int64_t>(lanes<uint64_t>(w, ext[k])[l])
                                            : static_cast<int64_t>(lanes<int32_t>(w, ext[k])[l]));
     return kNext;
 }
 
 enum SpecialRegister {
-    kTidX, kTidY, kTidZ, kNtidX, kNtidY, kNtidZ, kCtaidX, kCtaidY, kCtaidZ, kNctaidX, kNctaidY, kNctaidZ,
-    kLaneid, kWarpid, kNwarpid, kSmid, kNsmid, kGridid, kLanemaskEq, kLanemaskLe, kLanemaskLt, kLanemaskGe, kLanemaskGt,
-    kClock, kClockHi, kGlobaltimer, kGlobaltimerHi, kDynamicSmem, kTotalSmem, kZero, kOne,
+    kTidX,
+    kTidY,
+    kTidZ,
+    kNtidX,
+    kNtidY,
+    kNtidZ,
+    kCtaidX,
+    kCtaidY,
+    kCtaidZ,
+    kNctaidX,
+    kNctaidY,
+    kNctaidZ,
+    kLaneid,
+    kWarpid,
+    kNwarpid,
+    kSmid,
+    kNsmid,
+    kGridid,
+    kLanemaskEq,
+    kLanemaskLe,
+    kLanemaskLt,
+    kLanemaskGe,
+    kLanemaskGt,
+    kClock,
+    kClockHi,
+    kGlobaltimer,
+    kGlobaltimerHi,
+    kDynamicSmem,
+    kTotalSmem,
+    kZero,
+    kOne,
 };
 
 int special(RegView& r, const Inst& i, uint32_t mask) {
@@ -60,9 +89,15 @@ int special(RegView& r, const Inst& i, uint32_t mask) {
         case kTidX: set([&](uint32_t l) { return (first + l) % b[0]; }); break;
         case kTidY: set([&](uint32_t l) { return (first + l) / b[0] % b[1]; }); break;
         case kTidZ: set([&](uint32_t l) { return (first + l) / b[0] / b[1]; }); break;
-        case kNtidX: case kNtidY: case kNtidZ: all(b[i.mod - kNtidX]); break;
-        case kCtaidX: case kCtaidY: case kCtaidZ: all(w.cta->id[i.mod - kCtaidX]); break;
-        case kNctaidX: case kNctaidY: case kNctaidZ: all(launch.grid[i.mod - kNctaidX]); break;
+        case kNtidX:
+        case kNtidY:
+        case kNtidZ: all(b[i.mod - kNtidX]); break;
+        case kCtaidX:
+        case kCtaidY:
+        case kCtaidZ: all(w.cta->id[i.mod - kCtaidX]); break;
+        case kNctaidX:
+        case kNctaidY:
+        case kNctaidZ: all(launch.grid[i.mod - kNctaidX]); break;
         case kLaneid: set([](uint32_t l) { return l; }); break;
         case kWarpid: all(w.index); break;
         case kNwarpid: all(w.cta->warps.size()); break;
@@ -74,8 +109,10 @@ int special(RegView& r, const Inst& i, uint32_t mask) {
         case kLanemaskLt: set([](uint32_t l) { return (1u << l) - 1; }); break;
         case kLanemaskGe: set([](uint32_t l) { return ~((1u << l) - 1); }); break;
         case kLanemaskGt: set([](uint32_t l) { return ~((2u << l) - 1); }); break;
-        case kClock: case kGlobaltimer: all(now); break;
-        case kClockHi: case kGlobaltimerHi: all(now >> 32); break;
+        case kClock:
+        case kGlobaltimer: all(now); break;
+        case kClockHi:
+        case kGlobaltimerHi: all(now >> 32); break;
         case kDynamicSmem: all(launch.dynamic_shared); break;
         case kTotalSmem: all(w.cta->shared_end - kSharedBase); break;
         case kZero: all(0); break;
@@ -105,10 +142,22 @@ int shuffle(RegView& r, const Inst& i, uint32_t mask) {
         int j;
         bool ok;
         switch (i.mod) {
-            case 0: j = static_cast<int>(l) - static_cast<int>(step); ok = j >= high; break;
-            case 1: j = static_cast<int>(l + step); ok = j <= high; break;
-            case 2: j = static_cast<int>(l ^ step); ok = j <= high; break;
-            default: j = low | static_cast<int>(step & ~segment); ok = j <= high; break;
+            case 0:
+                j = static_cast<int>(l) - static_cast<int>(step);
+                ok = j >= high;
+                break;
+            case 1:
+                j = static_cast<int>(l + step);
+                ok = j <= high;
+                break;
+            case 2:
+                j = static_cast<int>(l ^ step);
+                ok = j <= high;
+                break;
+            default:
+                j = low | static_cast<int>(step & ~segment);
+                ok = j <= high;
+                break;
         }
         if (!ok) j = static_cast<int>(l);
         if (!(mask >> j & 1))
@@ -162,8 +211,10 @@ int match(RegView& r, const Inst& i, uint32_t mask) {
         for (uint32_t k = 0; k < kLanes; ++k)
             if ((in >> k & 1) && a[k] == a[l]) same[l] |= 1u << k;
         if (i.mod & 1) {
-            if (same[l] == in) all |= 1u << l;
-            else same[l] = 0;
+            if (same[l] == in)
+                all |= 1u << l;
+            else
+                same[l] = 0;
         }
     }
     if (i.d != kNoOperand) write_lanes(lanes<uint32_t>(w, i.d), mask, [&](uint32_t l) { return same[l]; });
@@ -236,10 +287,22 @@ int warp_sync(RegView& r, const Inst& i, uint32_t mask) {
 }
 
 const NamedHandler table[] = {
-    {"bra", bra}, {"exit", exit_}, {"nop", nop}, {"trap", trap}, {"nanosleep", sleep}, {"mark", mark},
-    {"mov.special", special}, {"shfl", shuffle}, {"vote", vote}, {"match.b32", match<uint32_t>},
-    {"match.b64", match<uint64_t>}, {"redux", reduce}, {"elect", elect}, {"activemask", active_mask},
-    {"bar.warp.sync", warp_sync}, {"mapa", map_address},
+    {"bra", bra},
+    {"exit", exit_},
+    {"nop", nop},
+    {"trap", trap},
+    {"nanosleep", sleep},
+    {"mark", mark},
+    {"mov.special", special},
+    {"shfl", shuffle},
+    {"vote", vote},
+    {"match.b32", match<uint32_t>},
+    {"match.b64", match<uint64_t>},
+    {"redux", reduce},
+    {"elect", elect},
+    {"activemask", active_mask},
+    {"bar.warp.sync", warp_sync},
+    {"mapa", map_address},
 };
 
 }  // namespace

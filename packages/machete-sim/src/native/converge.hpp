@@ -10,9 +10,10 @@ inline int converge(Warp& w, uint32_t mask, uint32_t members) {
     const uint32_t missing = members & w.live & ~mask;
     if (missing == 0) return kNext;
     if (missing & w.active)
-        throw Fault{FaultKind::divergence,
-                    format("lanes %08x are members of this instruction but skip it by their predicate", missing & w.active),
-                    missing & w.active};
+        throw Fault{
+            FaultKind::divergence,
+            format("lanes %08x are members of this instruction but skip it by their predicate", missing & w.active),
+            missing & w.active};
     return kConverge;
 }
 
@@ -22,7 +23,8 @@ inline int converge(Warp& w, uint32_t mask, const uint32_t* members) {
     for (uint32_t l = 0; l < kLanes; ++l) {
         if (!(mask >> l & 1)) continue;
         if (!(members[l] >> l & 1))
-            throw Fault{FaultKind::divergence, format("lane %u is not in its own member mask %08x", l, members[l]), 1u << l};
+            throw Fault{FaultKind::divergence, format("lane %u is not in its own member mask %08x", l, members[l]),
+                        1u << l};
         all |= members[l];
     }
     return converge(w, mask, all);

@@ -8,7 +8,9 @@ namespace {
 
 Narrowing narrowing(uint32_t mod) {
     Narrowing how;
-    how.rounding = (mod & kRoundAway) ? Rounding::nearest_away : (mod & kRoundMask) == 1 ? Rounding::toward_zero : Rounding::nearest_even;
+    how.rounding = (mod & kRoundAway)        ? Rounding::nearest_away
+                   : (mod & kRoundMask) == 1 ? Rounding::toward_zero
+                                             : Rounding::nearest_even;
     how.satfinite = mod & kSatFinite;
     how.relu = mod & kRelu;
     return how;
@@ -59,7 +61,8 @@ int halves_from_fp8(RegView& w, const Inst& i, uint32_t m) {
     auto* a = lanes<uint32_t>(w, i.a);
     const Narrowing how = narrowing(i.mod);
     return each(w, i, m, [&](uint32_t l) {
-        return pack_16x2(f16_from_f32(Widen(static_cast<uint8_t>(a[l] >> 8)), how), f16_from_f32(Widen(static_cast<uint8_t>(a[l])), how));
+        return pack_16x2(f16_from_f32(Widen(static_cast<uint8_t>(a[l] >> 8)), how),
+                         f16_from_f32(Widen(static_cast<uint8_t>(a[l])), how));
     });
 }
 
@@ -70,9 +73,14 @@ int tf32(RegView& w, const Inst& i, uint32_t m) {
 }
 
 const NamedHandler table[] = {
-    {"cvt.narrow.f16x2", f16x2}, {"cvt.narrow.bf16x2", bf16x2}, {"cvt.e4m3x2.f32", e4m3x2}, {"cvt.e5m2x2.f32", e5m2x2},
-    {"cvt.e4m3x2.f16x2", fp8_from_halves<e4m3_from_f32>}, {"cvt.e5m2x2.f16x2", fp8_from_halves<e5m2_from_f32>},
-    {"cvt.f16x2.e4m3x2", halves_from_fp8<f32_from_e4m3>}, {"cvt.f16x2.e5m2x2", halves_from_fp8<f32_from_e5m2>},
+    {"cvt.narrow.f16x2", f16x2},
+    {"cvt.narrow.bf16x2", bf16x2},
+    {"cvt.e4m3x2.f32", e4m3x2},
+    {"cvt.e5m2x2.f32", e5m2x2},
+    {"cvt.e4m3x2.f16x2", fp8_from_halves<e4m3_from_f32>},
+    {"cvt.e5m2x2.f16x2", fp8_from_halves<e5m2_from_f32>},
+    {"cvt.f16x2.e4m3x2", halves_from_fp8<f32_from_e4m3>},
+    {"cvt.f16x2.e5m2x2", halves_from_fp8<f32_from_e5m2>},
     {"cvt.tf32.f32", tf32},
 };
 

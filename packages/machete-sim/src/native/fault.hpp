@@ -13,15 +13,15 @@ enum class FaultKind : int {
     out_of_bounds,
     misaligned,
     uninitialised,
-    mbarrier,        // misuse
-    barrier,         // misuse of a named barrier
-    divergence,      // lanes missing at a convergent instruction
-    race,            // shared memory changed under an asynchronous operation
+    mbarrier,    // misuse
+    barrier,     // misuse of a named barrier
+    divergence,  // lanes missing at a convergent instruction
+    race,        // shared memory changed under an asynchronous operation
     deadlock,
     livelock,
     trap,
     unsupported,
-    descriptor,      // malformed tensor map or matrix descriptor
+    descriptor,  // malformed tensor map or matrix descriptor
 };
 
 struct Fault {
@@ -40,7 +40,7 @@ struct LocatedFault {
     uint32_t pc = ~0u;
     uint32_t mark_pc = ~0u;
     std::vector<int64_t> mark_values;
-    struct Waiting {                 // of a deadlock: one entry per live warp
+    struct Waiting {  // of a deadlock: one entry per live warp
         uint32_t cta;
         uint32_t warp;
         uint32_t pc;

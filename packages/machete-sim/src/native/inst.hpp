@@ -11,58 +11,58 @@ namespace machete::sim {
 // 64-bit register takes two slots, a 128-bit register four: low halves first).
 // The top bit selects the constant pool instead of the warp's own registers.
 struct RegView {
-    uint8_t* base[2];    // [0] registers of the warp, [1] constants of the program
-    uint32_t* pred;      // one lane mask per predicate
-    uint32_t carry;      // condition code CC.CF, one bit per lane
+    uint8_t* base[2];  // [0] registers of the warp, [1] constants of the program
+    uint32_t* pred;    // one lane mask per predicate
+    uint32_t carry;    // condition code CC.CF, one bit per lane
 };
 
 enum Flow : int {
-    kNext = 0,   // go on with the next instruction
-    kBranch,     // taken lanes go to Inst::imm
-    kConverge,   // nothing happened: lanes that take part are elsewhere, wait for them here
-    kYield,      // done, but the warp only polled: let others run
-    kExit,       // the lanes of the mask are done
-    kSuspend,    // done, the warp sleeps until woken (failed try_wait)
+    kNext = 0,  // go on with the next instruction
+    kBranch,    // taken lanes go to Inst::imm
+    kConverge,  // nothing happened: lanes that take part are elsewhere, wait for them here
+    kYield,     // done, but the warp only polled: let others run
+    kExit,      // the lanes of the mask are done
+    kSuspend,   // done, the warp sleeps until woken (failed try_wait)
 };
 
 struct Inst;
 using Handler = int (*)(RegView&, const Inst&, uint32_t mask);
 
-constexpr uint32_t kNoOperand = 0x7fffffffu;   // absent operand or the sink `_`
+constexpr uint32_t kNoOperand = 0x7fffffffu;  // absent operand or the sink `_`
 
 struct Inst {
     Handler fn;
-    int32_t guard;     // -1, or predicate * 2 + negated
-    uint32_t d;        // destination
+    int32_t guard;  // -1, or predicate * 2 + negated
+    uint32_t d;     // destination
     uint32_t a, b, c, e;
-    uint32_t mod;      // modifiers, meaning per handler
-    uint32_t ext;      // start in Program::ext of the operand list
-    uint32_t count;    // length of that list
-    int64_t imm;       // branch target, address offset, …
-    uint32_t flags;    // FLAG_*
-    uint32_t op;       // index in the opcode table
+    uint32_t mod;    // modifiers, meaning per handler
+    uint32_t ext;    // start in Program::ext of the operand list
+    uint32_t count;  // length of that list
+    int64_t imm;     // branch target, address offset, …
+    uint32_t flags;  // FLAG_*
+    uint32_t op;     // index in the opcode table
 };
 
 // Inst::flags: width of the register operands that a memory handler sees.
 enum : uint32_t {
-    kFlagAddr64 = 1,    // the address register is 64 bits wide
-    kFlagReg64 = 2,     // data registers are 64 bits wide
-    kFlagReg16 = 4,     // data registers are 16 bits wide
-    kFlagSigned = 8,    // extend with the sign
-    kFlagPoll = 16,     // volatile, relaxed or acquire: a repeated equal result is polling
-    kFlagReg128 = 64,   // data registers are 128 bits wide
+    kFlagAddr64 = 1,   // the address register is 64 bits wide
+    kFlagReg64 = 2,    // data registers are 64 bits wide
+    kFlagReg16 = 4,    // data registers are 16 bits wide
+    kFlagSigned = 8,   // extend with the sign
+    kFlagPoll = 16,    // volatile, relaxed or acquire: a repeated equal result is polling
+    kFlagReg128 = 64,  // data registers are 128 bits wide
 };
 
 // Inst::mod of floating-point handlers.
 enum : uint32_t {
-    kRoundMask = 3,     // 0 nearest even, 1 towards zero, 2 down, 3 up
+    kRoundMask = 3,  // 0 nearest even, 1 towards zero, 2 down, 3 up
     kFtz = 4,
     kSat = 8,
     kRelu = 16,
     kNan = 32,
     kXorSignAbs = 64,
     kSatFinite = 128,
-    kRoundAway = 256,   // ties away from zero (cvt.rna)
+    kRoundAway = 256,  // ties away from zero (cvt.rna)
 };
 
 struct NamedHandler {

@@ -22,8 +22,7 @@ inline To bits(From x) {
 
 template <class T>
 inline T* lanes(RegView& w, uint32_t operand) {
-    return reinterpret_cast<T*>(
-        __builtin_assume_aligned(w.base[operand >> 31] + (operand & 0x7fffffffu), 64));
+    return reinterpret_cast<T*>(__builtin_assume_aligned(w.base[operand >> 31] + (operand & 0x7fffffffu), 64));
 }
 
 // d[l] = f(l) for the lanes of the mask. f must be defined for all lanes. A register
@@ -47,8 +46,8 @@ inline uint32_t pack(const int32_t* c) {
 #if defined(__AVX2__)
     uint32_t r = 0;
     for (int i = 0; i < 4; ++i)
-        r |= static_cast<uint32_t>(_mm256_movemask_ps(
-                 _mm256_castsi256_ps(_mm256_load_si256(reinterpret_cast<const __m256i*>(c) + i))))
+        r |= static_cast<uint32_t>(
+                 _mm256_movemask_ps(_mm256_castsi256_ps(_mm256_load_si256(reinterpret_cast<const __m256i*>(c) + i))))
              << (8 * i);
     return r;
 #else

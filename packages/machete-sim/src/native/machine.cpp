@@ -133,16 +133,22 @@ void Machine::retire_cta(Cta& cta) {
         if (copy->cta != &cta || (copy->kind == CopyKind::store && copy->read)) continue;
         throw LocatedFault{FaultKind::race,
                            copy->kind == CopyKind::store
-                               ? "the CTA ended while a bulk store was still reading its shared memory (cp.async.bulk.wait_group.read is missing)"
+                               ? "the CTA ended while a bulk store was still reading its shared memory "
+                                 "(cp.async.bulk.wait_group.read is missing)"
                                : "the CTA ended while an asynchronous copy into its shared memory was in flight",
-                           1u << copy->lane, {cta.id[0], cta.id[1], cta.id[2]}, static_cast<int>(copy->warp->index),
-                           copy->pc, copy->warp->mark_pc, copy->warp->mark_values, {}};
+                           1u << copy->lane,
+                           {cta.id[0], cta.id[1], cta.id[2]},
+                           static_cast<int>(copy->warp->index),
+                           copy->pc,
+                           copy->warp->mark_pc,
+                           copy->warp->mark_values,
+                           {}};
     }
     ++stats_.retired_ctas;
     for (size_t i = 0; i < ctas_.size(); ++i) {
         if (ctas_[i].get() != &cta) continue;
         for (auto& copy : copies_)
-            if (copy->cta == &cta) copy->cta = nullptr, copy->warp = nullptr;   // written later, from copy->data
+            if (copy->cta == &cta) copy->cta = nullptr, copy->warp = nullptr;  // written later, from copy->data
         free_ctas_.push_back(std::move(ctas_[i]));
         ctas_[i] = std::move(ctas_.back());
         ctas_.pop_back();
@@ -197,7 +203,7 @@ void Machine::exit_lanes(Warp& w, uint32_t mask) {
     w.live &= ~mask;
     ++w.effects;
     ++progress;
-    for (Group& g : w.groups) g.waiting = false;   // they may wait for fewer lanes now
+    for (Group& g : w.groups) g.waiting = false;  // they may wait for fewer lanes now
 }
 
 // The warp polled without success.
@@ -315,8 +321,15 @@ void Machine::run_warp(Warp& w, uint32_t quantum) {
 }
 
 void Machine::rethrow(const Fault& fault, const Warp& w) {
-    throw LocatedFault{fault.kind, fault.message, fault.lanes, {w.cta->id[0], w.cta->id[1], w.cta->id[2]},
-                       static_cast<int>(w.index), w.pc, w.mark_pc, w.mark_values, {}};
+    throw LocatedFault{fault.kind,
+                       fault.message,
+                       fault.lanes,
+                       {w.cta->id[0], w.cta->id[1], w.cta->id[2]},
+                       static_cast<int>(w.index),
+                       w.pc,
+                       w.mark_pc,
+                       w.mark_values,
+                       {}};
 }
 
 // ---- asynchronous copies -------------------------------------------------------------
@@ -357,8 +370,15 @@ bool Machine::complete_one_copy() {
         try {
             perform_read(*this, copy);
         } catch (const Fault& fault) {
-            throw LocatedFault{fault.kind, fault.message, fault.lanes, {copy.cta->id[0], copy.cta->id[1], copy.cta->id[2]},
-                               static_cast<int>(copy.warp->index), copy.pc, copy.warp->mark_pc, copy.warp->mark_values, {}};
+            throw LocatedFault{fault.kind,
+                               fault.message,
+                               fault.lanes,
+                               {copy.cta->id[0], copy.cta->id[1], copy.cta->id[2]},
+                               static_cast<int>(copy.warp->index),
+                               copy.pc,
+                               copy.warp->mark_pc,
+                               copy.warp->mark_values,
+                               {}};
         }
         return true;
     }
@@ -413,7 +433,13 @@ void Machine::run(const std::function<void()>& pulse) {
                 LocatedFault fault{FaultKind::livelock,
                                    format("the launch did not end within %llu warp instructions",
                                           static_cast<unsigned long long>(launch.max_instructions)),
-                                   0, {0, 0, 0}, -1, ~0u, ~0u, {}, {}};
+                                   0,
+                                   {0, 0, 0},
+                                   -1,
+                                   ~0u,
+                                   ~0u,
+                                   {},
+                                   {}};
                 describe_warps(fault);
                 throw fault;
             }
@@ -428,11 +454,13 @@ void Machine::run(const std::function<void()>& pulse) {
             stuck_rounds = all_stuck && fruitless_ > kWatchRounds + 1 ? stuck_rounds + 1 : 0;
             skew_ += std::min<uint64_t>(1000ull << std::min<uint64_t>(fruitless_ / 8, 20), 1000000000ull);
         }
-        if (queue_.empty() || ++rounds % kSoftWakeRounds == 0) {
+        const bool due = ++rounds % kSoftWakeRounds == 0;
+        if (due) complete_one_copy();  // however late a copy is, it does land while others are busy
+        if (queue_.empty() || due) {
             while (queue_.empty() && complete_one_copy()) {
             }
             bool any = !queue_.empty();
-            if (queue_.empty() || rounds % kSoftWakeRounds == 0)
+            if (queue_.empty() || due)
                 for (auto& cta : ctas_)
                     for (auto& warp : cta->warps)
                         if (warp->wait == Wait::mbarrier && warp->soft) {
@@ -454,10 +482,11 @@ std::string describe_mbarrier(const Cta& cta, uint32_t address, uint64_t parity)
     const uint16_t slot = cta.mbarrier_at[address / 8];
     if (!slot) return format("waits for the mbarrier at shared %#x", address);
     const Mbarrier& b = cta.mbarriers[slot - 1];
-    return format("waits for phase parity %u of the mbarrier at shared %#x, which is in phase %llu (parity %u): "
-                  "%u of %u arrivals and %lld bytes are missing",
-                  static_cast<unsigned>(parity), address, static_cast<unsigned long long>(b.phase),
-                  static_cast<unsigned>(b.phase & 1), b.pending, b.expected, static_cast<long long>(b.tx));
+    return format(
+        "waits for phase parity %u of the mbarrier at shared %#x, which is in phase %llu (parity %u): "
+        "%u of %u arrivals and %lld bytes are missing",
+        static_cast<unsigned>(parity), address, static_cast<unsigned long long>(b.phase),
+        static_cast<unsigned>(b.phase & 1), b.pending, b.expected, static_cast<long long>(b.tx));
 }
 
 LocatedFault::Waiting describe(const Warp& warp) {
@@ -468,7 +497,8 @@ LocatedFault::Waiting describe(const Warp& warp) {
     switch (warp.wait) {
         case Wait::named_barrier: {
             const NamedBarrier& b = cta.named[warp.wait_detail];
-            entry.what = format("waits at named barrier %u: %u of %u threads arrived", warp.wait_detail, b.arrived, b.expected);
+            entry.what =
+                format("waits at named barrier %u: %u of %u threads arrived", warp.wait_detail, b.arrived, b.expected);
             break;
         }
         case Wait::cluster: entry.what = "waits at barrier.cluster"; break;

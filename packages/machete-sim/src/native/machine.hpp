@@ -33,18 +33,18 @@ struct Region {
 
 struct Program {
     std::vector<Inst> code;
-    std::vector<uint32_t> ext;       // operand lists
-    std::vector<uint64_t> constants; // broadcast values, 64-byte aligned copy is made by the machine
+    std::vector<uint32_t> ext;        // operand lists
+    std::vector<uint64_t> constants;  // broadcast values, 64-byte aligned copy is made by the machine
     uint32_t register_bytes = 0;
-    uint32_t predicates = 2;         // 0 is always false, 1 always true
-    uint32_t static_shared = 0;      // bytes after kSharedBase
-    uint32_t local_bytes = 0;        // per lane
+    uint32_t predicates = 2;     // 0 is always false, 1 always true
+    uint32_t static_shared = 0;  // bytes after kSharedBase
+    uint32_t local_bytes = 0;    // per lane
 };
 
 struct Launch {
     std::array<uint32_t, 3> grid{1, 1, 1}, block{1, 1, 1};
     uint32_t dynamic_shared = 0;
-    uint32_t resident = 0;           // CTAs at a time; 0: the whole grid
+    uint32_t resident = 0;  // CTAs at a time; 0: the whole grid
     uint64_t seed = 0;
     uint64_t max_instructions = 0;
     std::vector<Region> regions;
@@ -60,7 +60,7 @@ struct Statistics {
     uint32_t max_stages_in_flight = 0;
 };
 
-struct Random {   // splitmix64
+struct Random {  // splitmix64
     uint64_t state;
     uint64_t next() {
         uint64_t z = (state += 0x9e3779b97f4a7c15ull);
@@ -73,30 +73,30 @@ struct Random {   // splitmix64
 
 // ---- barriers ------------------------------------------------------------------------
 
-struct Mbarrier {                    // PTX ISA 9.7.13.15
+struct Mbarrier {  // PTX ISA 9.7.13.15
     uint32_t address = 0;
     bool valid = false;
-    uint32_t expected = 0;           // arrivals of the next phases
-    uint32_t pending = 0;            // arrivals still missing in this one
-    int64_t tx = 0;                  // bytes still expected
+    uint32_t expected = 0;  // arrivals of the next phases
+    uint32_t pending = 0;   // arrivals still missing in this one
+    int64_t tx = 0;         // bytes still expected
     uint64_t phase = 0;
-    uint32_t copies = 0;             // asynchronous copies that will report here
+    uint32_t copies = 0;  // asynchronous copies that will report here
     std::vector<Warp*> waiters;
 };
 
-struct NamedBarrier {                // PTX ISA 9.7.13.1
-    uint32_t expected = 0;           // threads
-    uint32_t arrived = 0;            // 0: idle
-    bool whole = false;              // the whole CTA
-    uint64_t warps = 0;              // that have arrived
+struct NamedBarrier {       // PTX ISA 9.7.13.1
+    uint32_t expected = 0;  // threads
+    uint32_t arrived = 0;   // 0: idle
+    bool whole = false;     // the whole CTA
+    uint64_t warps = 0;     // that have arrived
     struct Waiter {
         Warp* warp;
         const Inst* inst;
         uint32_t mask;
     };
     std::vector<Waiter> waiters;
-    uint32_t count = 0;              // of true predicates, for bar.red
-    uint32_t threads = 0;            // that gave a predicate
+    uint32_t count = 0;    // of true predicates, for bar.red
+    uint32_t threads = 0;  // that gave a predicate
 };
 
 // ---- asynchronous copies -------------------------------------------------------------
@@ -109,55 +109,55 @@ struct Copy {
     Warp* warp = nullptr;
     uint32_t pc = 0, lane = 0;
     std::vector<TileChunk> chunks;
-    uint32_t total = 0;              // bytes
-    uint32_t mbarrier = 0;           // shared address; 0: bulk group
-    uint64_t group = 0;              // of the issuing thread
-    bool read = false;               // a store has read its source
-    uint64_t checksum = 0;           // of a store's source when it was issued
-    int reduce = -1;                 // AtomicOp of cp.reduce, or -1
+    uint32_t total = 0;     // bytes
+    uint32_t mbarrier = 0;  // shared address; 0: bulk group
+    uint64_t group = 0;     // of the issuing thread
+    bool read = false;      // a store has read its source
+    uint64_t checksum = 0;  // of a store's source when it was issued
+    int reduce = -1;        // AtomicOp of cp.reduce, or -1
     int reduce_type = 0;
-    std::vector<uint8_t> data;       // what a store has read
-    uint32_t mask = 0;               // cp.async: lanes
+    std::vector<uint8_t> data;  // what a store has read
+    uint32_t mask = 0;          // cp.async: lanes
 };
 
 // ---- warps ---------------------------------------------------------------------------
 
-struct Group {                       // lanes of a warp that are at the same instruction
+struct Group {  // lanes of a warp that are at the same instruction
     uint32_t pc = 0, mask = 0;
-    bool waiting = false;            // for other lanes, at a convergent instruction
-    bool deferred = false;           // polled; others of the warp go first
+    bool waiting = false;   // for other lanes, at a convergent instruction
+    bool deferred = false;  // polled; others of the warp go first
 };
 
 enum class Wait : uint8_t { none, named_barrier, mbarrier, cluster, warpgroup, exited };
 
-struct LaneCopies {                  // groups of one thread
-    uint64_t bulk_committed = 0;     // bulk groups so far
-    uint64_t async_committed = 0;    // cp.async groups so far
+struct LaneCopies {                // groups of one thread
+    uint64_t bulk_committed = 0;   // bulk groups so far
+    uint64_t async_committed = 0;  // cp.async groups so far
 };
 
 struct Warp : RegView {
     Machine* machine = nullptr;
     Cta* cta = nullptr;
-    uint32_t index = 0;              // in the CTA
+    uint32_t index = 0;  // in the CTA
     uint32_t live = 0, active = 0, pc = 0;
-    std::vector<Group> groups;       // without the current one while it runs
+    std::vector<Group> groups;  // without the current one while it runs
     Wait wait = Wait::none;
-    uint32_t wait_detail = 0;        // barrier id or mbarrier address
+    uint32_t wait_detail = 0;  // barrier id or mbarrier address
     uint32_t wait_pc = 0;
     bool queued = false;
-    bool soft = false;               // sleeps in a try_wait that may also time out
-    uint64_t busy = 0;               // instructions since it last polled or slept
-    uint64_t effects = 0;            // stores, arrivals, …: what others could have seen
-    uint32_t poll_pc = ~0u;          // last load that could be polling, and what it saw
+    bool soft = false;       // sleeps in a try_wait that may also time out
+    uint64_t busy = 0;       // instructions since it last polled or slept
+    uint64_t effects = 0;    // stores, arrivals, …: what others could have seen
+    uint32_t poll_pc = ~0u;  // last load that could be polling, and what it saw
     uint64_t poll_value = 0, poll_effects = ~0ull;
-    uint64_t poll_registers = 0;     // checksum of all registers, taken when nothing happens for long
-    bool stuck = false;              // polled again with all registers as before
-    uint32_t poll_mbarrier = 0;      // address, if it was a failed test_wait or try_wait
+    uint64_t poll_registers = 0;  // checksum of all registers, taken when nothing happens for long
+    bool stuck = false;           // polled again with all registers as before
+    uint32_t poll_mbarrier = 0;   // address, if it was a failed test_wait or try_wait
     uint64_t poll_parity = 0;
     const Region* region = nullptr;  // last one hit
     uint32_t mark_pc = ~0u;
     std::vector<int64_t> mark_values;
-    std::vector<uint8_t> local;      // 32 * local_bytes
+    std::vector<uint8_t> local;  // 32 * local_bytes
     std::unique_ptr<std::array<LaneCopies, 32>> copies;
     uint64_t cluster_phase = 0;
     bool cluster_arrived = false;
@@ -166,15 +166,15 @@ struct Warp : RegView {
     LaneCopies& lane_copies(uint32_t lane);
 };
 
-struct WgmmaOperand {                // a pending read of shared memory
+struct WgmmaOperand {  // a pending read of shared memory
     uint64_t group;
     uint64_t checksum;
     uint32_t pc;
-    std::vector<uint32_t> chunks;    // addresses of 16 bytes
+    std::vector<uint32_t> chunks;  // addresses of 16 bytes
 };
 
 struct Warpgroup {
-    uint32_t arrived = 0;            // warps at the current wgmma
+    uint32_t arrived = 0;  // warps at the current wgmma
     uint32_t pc = 0;
     uint64_t committed = 0;
     std::vector<WgmmaOperand> pending;
@@ -183,17 +183,17 @@ struct Warpgroup {
 struct Cta {
     uint32_t id[3] = {0, 0, 0};
     uint32_t linear = 0;
-    uint32_t slot = 0;               // which of the resident CTAs: %smid
-    uint8_t* shared = nullptr;       // byte at shared address 0
-    uint8_t* shadow = nullptr;       // 1: written by something that has completed
+    uint32_t slot = 0;          // which of the resident CTAs: %smid
+    uint8_t* shared = nullptr;  // byte at shared address 0
+    uint8_t* shadow = nullptr;  // 1: written by something that has completed
     uint32_t shared_end = 0;
     std::vector<std::unique_ptr<uint8_t[]>> memory;
     std::vector<std::unique_ptr<Warp>> warps;
     std::array<NamedBarrier, 16> named;
     std::vector<Mbarrier> mbarriers;
-    std::vector<uint16_t> mbarrier_at;   // shared address / 8 -> index + 1
+    std::vector<uint16_t> mbarrier_at;  // shared address / 8 -> index + 1
     std::vector<Warpgroup> warpgroups;
-    uint32_t stages_in_flight = 0;       // mbarriers with copies under way
+    uint32_t stages_in_flight = 0;  // mbarriers with copies under way
     uint32_t live_warps = 0;
     uint32_t cluster_arrived = 0;
     uint64_t cluster_phase = 0;
@@ -217,7 +217,7 @@ public:
     const Program& program;
     const Launch& launch;
     Random random;
-    uint64_t progress = 0;               // bumped by whatever another warp could be waiting for
+    uint64_t progress = 0;  // bumped by whatever another warp could be waiting for
 
     uint64_t clock() const { return stats_.instructions + skew_; }
     Statistics& stats() { return stats_; }
@@ -244,11 +244,11 @@ private:
     [[noreturn]] void rethrow(const Fault& fault, const Warp& warp);
 
     Statistics stats_;
-    uint64_t fruitless_ = 0;             // rounds in which nothing happened that another warp could wait for
-    uint64_t skew_ = 0;                  // simulated time that passed while all warps slept
+    uint64_t fruitless_ = 0;  // rounds in which nothing happened that another warp could wait for
+    uint64_t skew_ = 0;       // simulated time that passed while all warps slept
     uint64_t next_cta_ = 0, total_ctas_ = 0;
     uint32_t warps_per_cta_ = 0, slots_ = 0;
-    uint32_t copy_rate_ = 64;            // chance in 256 that a copy completes after a quantum
+    uint32_t copy_rate_ = 64;  // chance in 256 that a copy completes after a quantum
     std::vector<std::unique_ptr<Cta>> ctas_;
     std::vector<std::unique_ptr<Cta>> free_ctas_;
     std::vector<Warp*> queue_;
@@ -272,8 +272,8 @@ void perform_read(Machine& machine, Copy& copy);
 void perform_copy(Machine& machine, Copy& copy);
 
 // memory (memory.cpp)
-uint8_t* global_range(Machine& machine, const Region*& hint, uint64_t address, uint64_t bytes, bool write, uint32_t lane,
-                      const char* what);
+uint8_t* global_range(Machine& machine, const Region*& hint, uint64_t address, uint64_t bytes, bool write,
+                      uint32_t lane, const char* what);
 uint64_t apply_atomic(int op, int type, uint64_t old, uint64_t operand);
 [[noreturn]] void uninitialised(const Cta& cta, const Machine& machine, uint32_t address, uint32_t bytes, uint32_t lane,
                                 const char* what);

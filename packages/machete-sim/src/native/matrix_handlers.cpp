@@ -20,7 +20,9 @@ int load(RegView& r, const Inst& i, uint32_t mask) {
     for (uint32_t l = 0; l < 8 * count; ++l) {
         const uint32_t address = shared_address(w, i, i.a, l, static_cast<uint64_t>(i.imm));
         check_shared(cta, address, 16, l, "ldmatrix");
-        if (address % 16) throw Fault{FaultKind::misaligned, format("ldmatrix row at shared %#x, which is not a multiple of 16", address), 1u << l};
+        if (address % 16)
+            throw Fault{FaultKind::misaligned,
+                        format("ldmatrix row at shared %#x, which is not a multiple of 16", address), 1u << l};
         for (uint32_t k = 0; k < 16; ++k)
             if (cta.shadow[address + k] != 1) uninitialised(cta, *w.machine, address, 16, l, "ldmatrix");
         std::memcpy(rows[l], cta.shared + address, 16);
@@ -43,7 +45,9 @@ int store(RegView& r, const Inst& i, uint32_t mask) {
     for (uint32_t l = 0; l < 8 * count; ++l) {
         const uint32_t address = shared_address(w, i, i.a, l, static_cast<uint64_t>(i.imm));
         check_shared(cta, address, 16, l, "stmatrix");
-        if (address % 16) throw Fault{FaultKind::misaligned, format("stmatrix row at shared %#x, which is not a multiple of 16", address), 1u << l};
+        if (address % 16)
+            throw Fault{FaultKind::misaligned,
+                        format("stmatrix row at shared %#x, which is not a multiple of 16", address), 1u << l};
         std::memcpy(cta.shared + address, rows[l], 16);
         std::memset(cta.shadow + address, 1, 16);
     }
@@ -52,7 +56,7 @@ int store(RegView& r, const Inst& i, uint32_t mask) {
     return kNext;
 }
 
-int transpose(RegView& r, const Inst& i, uint32_t mask) {   // movmatrix: d, a
+int transpose(RegView& r, const Inst& i, uint32_t mask) {  // movmatrix: d, a
     Warp& w = warp_of(r);
     if (const int flow = converge_all(w, mask)) return flow;
     alignas(16) uint8_t rows[8][16];

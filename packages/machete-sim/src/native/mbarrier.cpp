@@ -30,8 +30,9 @@ void expect_tx(Machine& machine, Mbarrier& b, int64_t bytes, uint32_t lane) {
     ++machine.progress;
     if (b.tx > kMaxTx || b.tx < -kMaxTx)
         throw Fault{FaultKind::mbarrier,
-                    format("the mbarrier at shared %#x overflows: %lld bytes are expected (the limit is %lld)", b.address,
-                           static_cast<long long>(b.tx), static_cast<long long>(kMaxTx)), 1u << lane};
+                    format("the mbarrier at shared %#x overflows: %lld bytes are expected (the limit is %lld)",
+                           b.address, static_cast<long long>(b.tx), static_cast<long long>(kMaxTx)),
+                    1u << lane};
 }
 
 }  // namespace
@@ -40,14 +41,16 @@ Mbarrier& mbarrier_at(Warp& w, uint32_t address, uint32_t lane) {
     Cta& cta = *w.cta;
     check_shared(cta, address, 8, lane, "mbarrier operation");
     if (address % 8)
-        throw Fault{FaultKind::misaligned, format("mbarrier at shared %#x, which is not a multiple of 8", address), 1u << lane};
+        throw Fault{FaultKind::misaligned, format("mbarrier at shared %#x, which is not a multiple of 8", address),
+                    1u << lane};
     const uint16_t slot = cta.mbarrier_at[address / 8];
     if (!slot || !cta.mbarriers[slot - 1].valid)
         throw Fault{FaultKind::mbarrier, format("there is no initialised mbarrier at shared %#x", address), 1u << lane};
     uint64_t shadow;
     std::memcpy(&shadow, cta.shadow + address, 8);
     if (shadow != 0)
-        throw Fault{FaultKind::mbarrier, format("the mbarrier at shared %#x was overwritten by a store", address), 1u << lane};
+        throw Fault{FaultKind::mbarrier, format("the mbarrier at shared %#x was overwritten by a store", address),
+                    1u << lane};
     return cta.mbarriers[slot - 1];
 }
 
@@ -55,10 +58,13 @@ void mbarrier_arrive(Machine& machine, Cta&, Mbarrier& b, uint32_t count, uint32
     if (count == 0 || count > kMaxCount)
         throw Fault{FaultKind::mbarrier, format("arrival count %u is not in 1 to %u", count, kMaxCount), 1u << lane};
     if (count > b.pending)
-        throw Fault{FaultKind::mbarrier,
-                    format("too many arrivals at the mbarrier at shared %#x: %u arrive, but phase %llu waits for %u of %u "
-                           "(and %lld bytes)", b.address, count, static_cast<unsigned long long>(b.phase), b.pending,
-                           b.expected, static_cast<long long>(b.tx)), 1u << lane};
+        throw Fault{
+            FaultKind::mbarrier,
+            format("too many arrivals at the mbarrier at shared %#x: %u arrive, but phase %llu waits for %u of %u "
+                   "(and %lld bytes)",
+                   b.address, count, static_cast<unsigned long long>(b.phase), b.pending, b.expected,
+                   static_cast<long long>(b.tx)),
+            1u << lane};
     b.pending -= count;
     ++machine.progress;
     complete_phase_if_done(machine, b);
@@ -79,7 +85,8 @@ void mbarrier_copy_done(Machine& machine, Cta& cta, uint32_t address, uint32_t b
     const uint16_t slot = cta.mbarrier_at[address / 8];
     if (!slot || !cta.mbarriers[slot - 1].valid)
         throw Fault{FaultKind::mbarrier,
-                    format("an asynchronous copy completes, but its mbarrier at shared %#x was invalidated", address), 1u << lane};
+                    format("an asynchronous copy completes, but its mbarrier at shared %#x was invalidated", address),
+                    1u << lane};
     Mbarrier& b = cta.mbarriers[slot - 1];
     if (--b.copies == 0) --cta.stages_in_flight;
     mbarrier_complete_tx(machine, cta, b, bytes, lane);
@@ -107,15 +114,17 @@ void write_state(Warp& w, const Inst& i, uint32_t l, uint64_t state) {
     if (i.d != kNoOperand) lanes<uint64_t>(w, i.d)[l] = state;
 }
 
-int init(RegView& r, const Inst& i, uint32_t mask) {   // a = address, b = count
+int init(RegView& r, const Inst& i, uint32_t mask) {  // a = address, b = count
     return each_lane(r, i, mask, [&](Warp& w, uint32_t address, uint32_t l) {
         Cta& cta = *w.cta;
         check_shared(cta, address, 8, l, "mbarrier.init");
         if (address % 8)
-            throw Fault{FaultKind::misaligned, format("mbarrier at shared %#x, which is not a multiple of 8", address), 1u << l};
+            throw Fault{FaultKind::misaligned, format("mbarrier at shared %#x, which is not a multiple of 8", address),
+                        1u << l};
         const uint32_t count = lanes<uint32_t>(w, i.b)[l];
         if (count == 0 || count > kMaxCount)
-            throw Fault{FaultKind::mbarrier, format("mbarrier.init with count %u, not in 1 to %u", count, kMaxCount), 1u << l};
+            throw Fault{FaultKind::mbarrier, format("mbarrier.init with count %u, not in 1 to %u", count, kMaxCount),
+                        1u << l};
         uint16_t& slot = cta.mbarrier_at[address / 8];
         if (!slot) {
             cta.mbarriers.emplace_back();
@@ -125,10 +134,13 @@ int init(RegView& r, const Inst& i, uint32_t mask) {   // a = address, b = count
         uint64_t shadow;
         std::memcpy(&shadow, cta.shadow + address, 8);
         if (b.valid && shadow == 0 && (b.pending != b.expected || b.tx != 0 || b.copies || awaited(b)))
-            throw Fault{FaultKind::mbarrier,
-                        format("mbarrier.init of the mbarrier at shared %#x while it is in use (phase %llu waits for %u of %u "
-                               "arrivals and %lld bytes)", address, static_cast<unsigned long long>(b.phase), b.pending,
-                               b.expected, static_cast<long long>(b.tx)), 1u << l};
+            throw Fault{
+                FaultKind::mbarrier,
+                format("mbarrier.init of the mbarrier at shared %#x while it is in use (phase %llu waits for %u of %u "
+                       "arrivals and %lld bytes)",
+                       address, static_cast<unsigned long long>(b.phase), b.pending, b.expected,
+                       static_cast<long long>(b.tx)),
+                1u << l};
         b = Mbarrier{};
         b.address = address;
         b.valid = true;
@@ -142,12 +154,13 @@ int inval(RegView& r, const Inst& i, uint32_t mask) {
     return each_lane(r, i, mask, [&](Warp& w, uint32_t address, uint32_t l) {
         Mbarrier& b = mbarrier_at(w, address, l);
         if (b.copies || awaited(b))
-            throw Fault{FaultKind::mbarrier, format("mbarrier.inval of the mbarrier at shared %#x while it is in use", address), 1u << l};
+            throw Fault{FaultKind::mbarrier,
+                        format("mbarrier.inval of the mbarrier at shared %#x while it is in use", address), 1u << l};
         b.valid = false;
     });
 }
 
-int expect(RegView& r, const Inst& i, uint32_t mask) {   // a = address, b = bytes
+int expect(RegView& r, const Inst& i, uint32_t mask) {  // a = address, b = bytes
     return each_lane(r, i, mask, [&](Warp& w, uint32_t address, uint32_t l) {
         expect_tx(*w.machine, mbarrier_at(w, address, l), lanes<uint32_t>(w, i.b)[l], l);
     });
@@ -169,12 +182,16 @@ int arrive(RegView& r, const Inst& i, uint32_t mask) {
         const uint32_t count = (i.mod & 1) ? 1 : operand;
         if (i.mod & 2) {
             if (count > b.expected)
-                throw Fault{FaultKind::mbarrier, format("arrive_drop of %u at the mbarrier at shared %#x, which expects %u", count,
-                                                        address, b.expected), 1u << l};
+                throw Fault{FaultKind::mbarrier,
+                            format("arrive_drop of %u at the mbarrier at shared %#x, which expects %u", count, address,
+                                   b.expected),
+                            1u << l};
             b.expected -= count;
         }
         if ((i.mod & 4) && count >= b.pending && b.tx == 0)
-            throw Fault{FaultKind::mbarrier, format("arrive.noComplete completes the phase of the mbarrier at shared %#x", address), 1u << l};
+            throw Fault{FaultKind::mbarrier,
+                        format("arrive.noComplete completes the phase of the mbarrier at shared %#x", address),
+                        1u << l};
         mbarrier_arrive(*w.machine, *w.cta, b, count, l);
         write_state(w, i, l, state);
     });
@@ -194,12 +211,15 @@ int wait(RegView& r, const Inst& i, uint32_t mask) {
         if (i.mod & 1) {
             parity = lanes<uint32_t>(w, i.b)[l];
             if (parity > 1)
-                throw Fault{FaultKind::mbarrier, format("phase parity %llu is neither 0 nor 1", static_cast<unsigned long long>(parity)), 1u << l};
+                throw Fault{FaultKind::mbarrier,
+                            format("phase parity %llu is neither 0 nor 1", static_cast<unsigned long long>(parity)),
+                            1u << l};
             ok = (b.phase & 1) != parity;
         } else {
             const uint64_t phase = lanes<uint64_t>(w, i.b)[l] >> 20;
             parity = phase & 1;
-            if (phase > b.phase) throw Fault{FaultKind::mbarrier, "this state is not of the current or an earlier phase", 1u << l};
+            if (phase > b.phase)
+                throw Fault{FaultKind::mbarrier, "this state is not of the current or an earlier phase", 1u << l};
             ok = b.phase > phase;
         }
         done |= uint32_t(ok) << l;
@@ -213,7 +233,7 @@ int wait(RegView& r, const Inst& i, uint32_t mask) {
     w.poll_effects = w.effects;
     w.poll_value = 0;
     if (!(i.mod & 2)) return kYield;
-    if (done) return kNext;   // some lanes may go on
+    if (done) return kNext;  // some lanes may go on
     w.wait = Wait::mbarrier;
     w.wait_detail = blocking;
     w.soft = true;
@@ -224,15 +244,20 @@ int wait(RegView& r, const Inst& i, uint32_t mask) {
     return kSuspend;
 }
 
-int pending_count(RegView& r, const Inst& i, uint32_t mask) {   // d = count of state a
+int pending_count(RegView& r, const Inst& i, uint32_t mask) {  // d = count of state a
     auto* a = lanes<uint64_t>(r, i.a);
     write_lanes(lanes<uint32_t>(r, i.d), mask, [&](uint32_t l) { return static_cast<uint32_t>(a[l] & kMaxCount); });
     return kNext;
 }
 
 const NamedHandler table[] = {
-    {"mbarrier.init", init}, {"mbarrier.inval", inval}, {"mbarrier.expect_tx", expect}, {"mbarrier.complete_tx", complete},
-    {"mbarrier.arrive", arrive}, {"mbarrier.wait", wait}, {"mbarrier.pending_count", pending_count},
+    {"mbarrier.init", init},
+    {"mbarrier.inval", inval},
+    {"mbarrier.expect_tx", expect},
+    {"mbarrier.complete_tx", complete},
+    {"mbarrier.arrive", arrive},
+    {"mbarrier.wait", wait},
+    {"mbarrier.pending_count", pending_count},
 };
 
 }  // namespace

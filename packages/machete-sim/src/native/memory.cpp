@@ -8,8 +8,8 @@
 namespace machete::sim {
 
 // Finds the region that holds [address, address + bytes) and returns a host pointer.
-uint8_t* global_range(Machine& machine, const Region*& hint, uint64_t address, uint64_t bytes, bool write, uint32_t lane,
-                      const char* what) {
+uint8_t* global_range(Machine& machine, const Region*& hint, uint64_t address, uint64_t bytes, bool write,
+                      uint32_t lane, const char* what) {
     const Region* r = hint;
     if (!r || address < r->begin || address + bytes > r->end) {
         r = machine.find_region(address);
@@ -20,47 +20,53 @@ uint8_t* global_range(Machine& machine, const Region*& hint, uint64_t address, u
                 const uint64_t gap = address < x.begin ? x.begin - address : address >= x.end ? address - x.end + 1 : 0;
                 if (gap < best) best = gap, near = &x;
             }
-            std::string text = format("%s of %llu bytes at global address %#llx, outside of all memory of the launch", what,
-                                      static_cast<unsigned long long>(bytes), static_cast<unsigned long long>(address));
+            std::string text =
+                format("%s of %llu bytes at global address %#llx, outside of all memory of the launch", what,
+                       static_cast<unsigned long long>(bytes), static_cast<unsigned long long>(address));
             if (near) {
                 const auto size = static_cast<unsigned long long>(near->end - near->begin);
                 if (address >= near->begin && address < near->end)
                     text += format("; it starts at byte %llu of '%s' and runs past its end (%llu bytes)",
                                    static_cast<unsigned long long>(address - near->begin), near->name.c_str(), size);
                 else if (address >= near->end)
-                    text += format("; nearest is '%s' (%llu bytes), which ends %llu bytes before it", near->name.c_str(), size,
-                                   static_cast<unsigned long long>(address - near->end));
+                    text += format("; nearest is '%s' (%llu bytes), which ends %llu bytes before it",
+                                   near->name.c_str(), size, static_cast<unsigned long long>(address - near->end));
                 else
-                    text += format("; nearest is '%s' (%llu bytes), which starts %llu bytes after it", near->name.c_str(), size,
-                                   static_cast<unsigned long long>(near->begin - address));
+                    text += format("; nearest is '%s' (%llu bytes), which starts %llu bytes after it",
+                                   near->name.c_str(), size, static_cast<unsigned long long>(near->begin - address));
             }
             throw Fault{FaultKind::out_of_bounds, text, 1u << lane};
         }
         hint = r;
     }
     if (write && !r->writable)
-        throw Fault{FaultKind::out_of_bounds,
-                    format("%s of %llu bytes at global address %#llx: '%s' is read-only", what,
-                           static_cast<unsigned long long>(bytes), static_cast<unsigned long long>(address), r->name.c_str()),
-                    1u << lane};
+        throw Fault{
+            FaultKind::out_of_bounds,
+            format("%s of %llu bytes at global address %#llx: '%s' is read-only", what,
+                   static_cast<unsigned long long>(bytes), static_cast<unsigned long long>(address), r->name.c_str()),
+            1u << lane};
     return reinterpret_cast<uint8_t*>(address);
 }
 
-void uninitialised(const Cta& cta, const Machine& machine, uint32_t address, uint32_t bytes, uint32_t lane, const char* what) {
+void uninitialised(const Cta& cta, const Machine& machine, uint32_t address, uint32_t bytes, uint32_t lane,
+                   const char* what) {
     uint32_t bad = address;
     while (bad < address + bytes && cta.shadow[bad] == 1) ++bad;
     if (cta.mbarrier_at[bad / 8] && cta.mbarriers[cta.mbarrier_at[bad / 8] - 1].valid)
-        throw Fault{FaultKind::mbarrier, format("%s of shared memory at %#x, which holds an mbarrier", what, bad), 1u << lane};
+        throw Fault{FaultKind::mbarrier, format("%s of shared memory at %#x, which holds an mbarrier", what, bad),
+                    1u << lane};
     for (const auto& copy : machine.copies()) {
         if (copy->cta != &cta || copy->kind == CopyKind::store) continue;
         for (const TileChunk& c : copy->chunks)
             if (bad >= c.shared && bad < c.shared + c.bytes)
                 throw Fault{FaultKind::uninitialised,
                             format("%s of shared memory at %#x while an asynchronous copy into it is in flight "
-                                   "(issued at instruction %u; nothing waited for it)", what, bad, copy->pc),
+                                   "(issued at instruction %u; nothing waited for it)",
+                                   what, bad, copy->pc),
                             1u << lane};
     }
-    throw Fault{FaultKind::uninitialised, format("%s of shared memory at %#x, which was never written", what, bad), 1u << lane};
+    throw Fault{FaultKind::uninitialised, format("%s of shared memory at %#x, which was never written", what, bad),
+                1u << lane};
 }
 
 namespace {
@@ -92,7 +98,7 @@ inline void addresses(RegView& w, const Inst& i, Addresses& out) {
 // What the lanes of an access have in common.
 struct Extent {
     uint64_t low = ~0ull, high = 0, all = 0;
-    bool contiguous = false;   // all lanes, one after the other
+    bool contiguous = false;  // all lanes, one after the other
 };
 
 Extent extent_of(const Addresses& addr, uint32_t mask, uint32_t bytes) {
@@ -222,9 +228,13 @@ inline T read(uint64_t address) {
     return v;
 }
 template <class T>
-inline void write(uint64_t address, T v) { std::memcpy(reinterpret_cast<void*>(address), &v, sizeof v); }
+inline void write(uint64_t address, T v) {
+    std::memcpy(reinterpret_cast<void*>(address), &v, sizeof v);
+}
 
-struct Wide { uint64_t lo, hi; };
+struct Wide {
+    uint64_t lo, hi;
+};
 
 // Loads element k of every lane into one register. T: unsigned type of the element's size.
 template <class T>
@@ -256,7 +266,8 @@ void load_element(RegView& w, const Inst& i, uint32_t reg, const Addresses& addr
         const uint32_t keep = (i.flags & kFlagReg16) ? 0xffffu : ~0u;
         each(mask, [&](uint32_t l) {
             const T v = read<T>(addr.a[l] + offset);
-            d[l] = (sign ? static_cast<uint32_t>(static_cast<int32_t>(static_cast<S>(v))) : static_cast<uint32_t>(v)) & keep;
+            d[l] = (sign ? static_cast<uint32_t>(static_cast<int32_t>(static_cast<S>(v))) : static_cast<uint32_t>(v)) &
+                   keep;
         });
     }
 }
@@ -399,9 +410,13 @@ int store_generic(RegView& r, const Inst& i, uint32_t mask) {
 }
 
 template <class T, Space S>
-int ld(RegView& w, const Inst& i, uint32_t mask) { return load<T>(w, i, mask, S); }
+int ld(RegView& w, const Inst& i, uint32_t mask) {
+    return load<T>(w, i, mask, S);
+}
 template <class T, Space S>
-int st(RegView& w, const Inst& i, uint32_t mask) { return store<T>(w, i, mask, S); }
+int st(RegView& w, const Inst& i, uint32_t mask) {
+    return store<T>(w, i, mask, S);
+}
 
 // cvta: between windows. imm is the window; d and a are 64 bits wide.
 int to_generic(RegView& w, const Inst& i, uint32_t m) {
@@ -434,34 +449,38 @@ int param_from_generic(RegView& r, const Inst& i, uint32_t m) {
     write_lanes(lanes<uint64_t>(r, i.d), m, [&](uint32_t l) { return a[l] - base; });
     return kNext;
 }
-int is_space(RegView& r, const Inst& i, uint32_t m) {   // mod: 0 global, 1 shared, 2 local, 3 param
+int is_space(RegView& r, const Inst& i, uint32_t m) {  // mod: 0 global, 1 shared, 2 local, 3 param
     const Launch& launch = warp_of(r).machine->launch;
     const auto params = reinterpret_cast<uint64_t>(launch.params);
     auto* a = lanes<uint64_t>(r, i.a);
     uint32_t v = 0;
     for (uint32_t l = 0; l < kLanes; ++l) {
         const uint64_t top = a[l] >> 32;
-        const uint32_t space = top == kSharedWindow >> 32                                    ? 1
-                               : top == kLocalWindow >> 32                                   ? 2
-                               : a[l] - params < launch.param_bytes && i.mod == 3 ? 3 : 0;
+        const uint32_t space = top == kSharedWindow >> 32                         ? 1
+                               : top == kLocalWindow >> 32                        ? 2
+                               : a[l] - params < launch.param_bytes && i.mod == 3 ? 3
+                                                                                  : 0;
         v |= uint32_t(space == i.mod) << l;
     }
     write_pred(r, i.d, m, v);
     return kNext;
 }
 
-#define WIDTHS(NAME, FN, ...)                                                                             \
-    {NAME ".8", FN<uint8_t __VA_OPT__(, ) __VA_ARGS__>}, {NAME ".16", FN<uint16_t __VA_OPT__(, ) __VA_ARGS__>}, \
-        {NAME ".32", FN<uint32_t __VA_OPT__(, ) __VA_ARGS__>},                                            \
-        {NAME ".64", FN<uint64_t __VA_OPT__(, ) __VA_ARGS__>}, {NAME ".128", FN<Wide __VA_OPT__(, ) __VA_ARGS__>}
+#define WIDTHS(NAME, FN, ...)                                                                                         \
+    {NAME ".8", FN<uint8_t __VA_OPT__(, ) __VA_ARGS__>}, {NAME ".16", FN<uint16_t __VA_OPT__(, ) __VA_ARGS__>},       \
+        {NAME ".32", FN<uint32_t __VA_OPT__(, ) __VA_ARGS__>}, {NAME ".64", FN<uint64_t __VA_OPT__(, ) __VA_ARGS__>}, \
+    {                                                                                                                 \
+        NAME ".128", FN<Wide __VA_OPT__(, ) __VA_ARGS__>                                                              \
+    }
 
 const NamedHandler table[] = {
-    WIDTHS("ld.global", ld, kGlobal), WIDTHS("ld.shared", ld, kShared), WIDTHS("ld.local", ld, kLocal),
-    WIDTHS("ld.param", ld, kParam), WIDTHS("ld.generic", load_generic),
-    WIDTHS("st.global", st, kGlobal), WIDTHS("st.shared", st, kShared), WIDTHS("st.local", st, kLocal),
-    WIDTHS("st.generic", store_generic),
-    {"cvta.window", to_generic}, {"cvta.to.window", from_generic},
-    {"cvta.param", param_to_generic}, {"cvta.to.param", param_from_generic}, {"isspacep", is_space},
+    WIDTHS("ld.global", ld, kGlobal),      WIDTHS("ld.shared", ld, kShared),
+    WIDTHS("ld.local", ld, kLocal),        WIDTHS("ld.param", ld, kParam),
+    WIDTHS("ld.generic", load_generic),    WIDTHS("st.global", st, kGlobal),
+    WIDTHS("st.shared", st, kShared),      WIDTHS("st.local", st, kLocal),
+    WIDTHS("st.generic", store_generic),   {"cvta.window", to_generic},
+    {"cvta.to.window", from_generic},      {"cvta.param", param_to_generic},
+    {"cvta.to.param", param_from_generic}, {"isspacep", is_space},
 };
 
 }  // namespace

@@ -88,9 +88,9 @@ nb::dict fault_dict(const LocatedFault& f) {
 
 using RegionTuple = std::tuple<uint64_t, uint64_t, std::string, bool>;
 
-nb::dict launch(const Program& program, const Array<uint8_t>& params, std::array<uint32_t, 3> grid, std::array<uint32_t, 3> block,
-                uint32_t dynamic_shared, uint32_t resident, uint64_t seed, uint64_t max_instructions,
-                const std::vector<RegionTuple>& regions, const nb::object& progress) {
+nb::dict launch(const Program& program, const Array<uint8_t>& params, std::array<uint32_t, 3> grid,
+                std::array<uint32_t, 3> block, uint32_t dynamic_shared, uint32_t resident, uint64_t seed,
+                uint64_t max_instructions, const std::vector<RegionTuple>& regions, const nb::object& progress) {
     Launch l;
     l.grid = grid;
     l.block = block;
@@ -98,7 +98,8 @@ nb::dict launch(const Program& program, const Array<uint8_t>& params, std::array
     l.resident = resident;
     l.seed = seed;
     l.max_instructions = max_instructions;
-    for (const auto& [address, bytes, name, writable] : regions) l.regions.push_back({address, address + bytes, name, writable});
+    for (const auto& [address, bytes, name, writable] : regions)
+        l.regions.push_back({address, address + bytes, name, writable});
     // Tensor maps among the parameters must stay 64-byte aligned.
     std::unique_ptr<uint8_t, void (*)(void*)> copy(
         static_cast<uint8_t*>(std::aligned_alloc(128, (params.size() + 255) / 128 * 128)), std::free);
@@ -145,10 +146,12 @@ std::vector<std::string> opcode_names() {
 NB_MODULE(_core, m) {
     m.doc() = "Native interpreter of machete.sim";
     nb::class_<Program>(m, "Program");
-    m.def("make_program", &make_program, nb::rv_policy::take_ownership, nb::arg("code"), nb::arg("ext"), nb::arg("constants"),
-          nb::arg("register_bytes"), nb::arg("predicates"), nb::arg("static_shared"), nb::arg("local_bytes"));
-    m.def("launch", &launch, nb::arg("program"), nb::arg("params"), nb::arg("grid"), nb::arg("block"), nb::arg("dynamic_shared"),
-          nb::arg("resident"), nb::arg("seed"), nb::arg("max_instructions"), nb::arg("regions"), nb::arg("progress").none());
+    m.def("make_program", &make_program, nb::rv_policy::take_ownership, nb::arg("code"), nb::arg("ext"),
+          nb::arg("constants"), nb::arg("register_bytes"), nb::arg("predicates"), nb::arg("static_shared"),
+          nb::arg("local_bytes"));
+    m.def("launch", &launch, nb::arg("program"), nb::arg("params"), nb::arg("grid"), nb::arg("block"),
+          nb::arg("dynamic_shared"), nb::arg("resident"), nb::arg("seed"), nb::arg("max_instructions"),
+          nb::arg("regions"), nb::arg("progress").none());
     m.def("opcode_names", &opcode_names, "Names of the native handlers; an opcode is an index into this list.");
     m.attr("SHARED_BASE") = kSharedBase;
     m.attr("SHARED_WINDOW") = kSharedWindow;

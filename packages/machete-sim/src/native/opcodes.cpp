@@ -10,9 +10,9 @@ namespace {
 std::vector<NamedHandler> build() {
     std::vector<NamedHandler> all;
     auto add = [&](HandlerTable t) { all.insert(all.end(), t.entries, t.entries + t.count); };
-#define MACHETE_SIM_ADD(suffix)                                                                        \
-    add(alu_integer_##suffix()), add(alu_float_##suffix()), add(alu_half_##suffix()), add(alu_compare_##suffix()), \
-        add(alu_convert_##suffix())
+#define MACHETE_SIM_ADD(suffix)                                                                                 \
+    add(alu_integer_##suffix()), add(alu_move_##suffix()), add(alu_float_##suffix()), add(alu_half_##suffix()), \
+        add(alu_compare_##suffix()), add(alu_convert_##suffix())
 #if defined(MACHETE_SIM_X86)
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2")) {
         MACHETE_SIM_ADD(avx2);

@@ -24,7 +24,8 @@ inline uint32_t to_shared(uint64_t value, uint32_t lane) {
     if (value >> 32 == kSharedWindow >> 32) value &= 0xffffffffu;
     if (value >> 32)
         throw Fault{FaultKind::out_of_bounds,
-                    format("%#llx is not an address in shared memory", static_cast<unsigned long long>(value)), 1u << lane};
+                    format("%#llx is not an address in shared memory", static_cast<unsigned long long>(value)),
+                    1u << lane};
     return static_cast<uint32_t>(value);
 }
 

@@ -35,7 +35,7 @@ WgmmaKind decode(const Inst& i) {
 void add_chunks(uint64_t bits, bool k_major, int bytes, int rows, int depth, std::vector<uint32_t>& out) {
     MatrixDescriptor d;
     SharedFault fault;
-    if (!decode_wgmma_descriptor(bits, d, fault)) return;   // wgmma reports it
+    if (!decode_wgmma_descriptor(bits, d, fault)) return;  // wgmma reports it
     const auto unit = static_cast<uint32_t>(16 / bytes);
     const auto row_step = k_major ? 1u : unit, k_step = k_major ? unit : 1u;
     for (uint32_t row = 0; row < static_cast<uint32_t>(rows); row += row_step)
@@ -65,10 +65,14 @@ bool meet(Warp& w, uint32_t mask, const char* what) {
     Cta& cta = *w.cta;
     Warpgroup& group = cta.warpgroups[w.index / 4];
     const uint32_t first = w.index / 4 * 4;
-    if (first + 4 > cta.warps.size()) throw Fault{FaultKind::divergence, std::string(what) + " needs a whole warpgroup of four warps", mask};
+    if (first + 4 > cta.warps.size())
+        throw Fault{FaultKind::divergence, std::string(what) + " needs a whole warpgroup of four warps", mask};
     if (group.arrived == 0) group.pc = w.pc;
     if (group.pc != w.pc)
-        throw Fault{FaultKind::divergence, format("the warps of one warpgroup execute different wgmma instructions (%u and %u)", group.pc, w.pc), mask};
+        throw Fault{
+            FaultKind::divergence,
+            format("the warps of one warpgroup execute different wgmma instructions (%u and %u)", group.pc, w.pc),
+            mask};
     group.arrived |= 1u << (w.index - first);
     w.wait = Wait::warpgroup;
     if (group.arrived != 15) return false;
@@ -77,7 +81,8 @@ bool meet(Warp& w, uint32_t mask, const char* what) {
     return true;
 }
 
-// ext: accumulators, then 4 registers of A, if it is in registers; a, b = descriptors; c = scale-d predicate; mod 1: A in registers
+// ext: accumulators, then 4 registers of A, if it is in registers; a, b = descriptors; c = scale-d predicate; mod 1: A
+// in registers
 int multiply(RegView& r, const Inst& i, uint32_t mask) {
     Warp& w = warp_of(r);
     if (const int flow = converge_all(w, mask)) return flow;
@@ -96,20 +101,25 @@ int multiply(RegView& r, const Inst& i, uint32_t mask) {
     for (uint32_t k = 0; k < 4; ++k) {
         Warp& other = *cta.warps[first + k];
         if (lanes<uint64_t>(other, i.b)[0] != b_bits || (!a_in_registers && lanes<uint64_t>(other, i.a)[0] != a_bits))
-            throw Fault{FaultKind::descriptor, "the warps of one warpgroup give different matrix descriptors to one wgmma", mask};
+            throw Fault{FaultKind::descriptor,
+                        "the warps of one warpgroup give different matrix descriptors to one wgmma", mask};
         for (uint32_t l = 0; l < kLanes; ++l)
-            if (lanes<uint64_t>(other, i.b)[l] != b_bits || (!a_in_registers && lanes<uint64_t>(other, i.a)[l] != a_bits))
-                throw Fault{FaultKind::descriptor, "the lanes of a warp give different matrix descriptors to one wgmma", 1u << l};
+            if (lanes<uint64_t>(other, i.b)[l] != b_bits ||
+                (!a_in_registers && lanes<uint64_t>(other, i.a)[l] != a_bits))
+                throw Fault{FaultKind::descriptor, "the lanes of a warp give different matrix descriptors to one wgmma",
+                            1u << l};
         if (other.pred[i.c] != scale || (scale != 0 && scale != ~0u))
             throw Fault{FaultKind::divergence, "scale-d of one wgmma differs between threads", mask};
         for (uint32_t m = 0; m < n; ++m) d[k * n + m] = lanes<uint32_t>(other, ext[m]);
         if (a_in_registers)
             for (uint32_t m = 0; m < 4; ++m) a[4 * k + m] = lanes<uint32_t>(other, ext[n + m]);
     }
-    const SharedView shared{cta.shared + kSharedBase, kSharedBase, cta.shared_end - kSharedBase, cta.shadow + kSharedBase};
+    const SharedView shared{cta.shared + kSharedBase, kSharedBase, cta.shared_end - kSharedBase,
+                            cta.shadow + kSharedBase};
     SharedFault fault;
     if (!wgmma(kind, d, a_in_registers ? a : nullptr, a_bits, b_bits, scale != 0, shared, fault)) {
-        if (fault.kind == SharedFault::Kind::uninitialised) uninitialised(cta, machine, fault.address, 1, first_lane(mask), "wgmma read");
+        if (fault.kind == SharedFault::Kind::uninitialised)
+            uninitialised(cta, machine, fault.address, 1, first_lane(mask), "wgmma read");
         refuse(fault, mask);
     }
     ++machine.stats().matrix_instructions;
@@ -119,7 +129,7 @@ int multiply(RegView& r, const Inst& i, uint32_t mask) {
     add_chunks(b_bits, !kind.b_mn_major, element_bytes(kind.b), kind.n, kind.k, pending.chunks);
     pending.checksum = sum(cta, pending.chunks);
     group.pending.push_back(std::move(pending));
-    return kSuspend;   // woken already
+    return kSuspend;  // woken already
 }
 
 // Commit and wait concern each warp alone; the group's bookkeeping follows its first warp.
@@ -130,7 +140,7 @@ int commit(RegView& r, const Inst&, uint32_t mask) {
     return kNext;
 }
 
-int wait(RegView& r, const Inst& i, uint32_t mask) {   // imm: groups that may stay pending
+int wait(RegView& r, const Inst& i, uint32_t mask) {  // imm: groups that may stay pending
     Warp& w = warp_of(r);
     if (const int flow = converge_all(w, mask)) return flow;
     if (w.index % 4 != 0) return kNext;
@@ -140,8 +150,10 @@ int wait(RegView& r, const Inst& i, uint32_t mask) {   // imm: groups that may s
     for (const WgmmaOperand& op : group.pending) {
         if (op.group + keep >= group.committed) continue;
         if (sum(cta, op.chunks) != op.checksum)
-            throw Fault{FaultKind::race,
-                        format("shared memory that the wgmma at instruction %u reads was overwritten before this wait", op.pc), mask};
+            throw Fault{
+                FaultKind::race,
+                format("shared memory that the wgmma at instruction %u reads was overwritten before this wait", op.pc),
+                mask};
     }
     std::erase_if(group.pending, [&](const WgmmaOperand& op) { return op.group + keep < group.committed; });
     return kNext;
