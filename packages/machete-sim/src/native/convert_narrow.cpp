@@ -66,6 +66,34 @@ int halves_from_fp8(RegView& w, const Inst& i, uint32_t m) {
     });
 }
 
+// Four-bit pairs fill a byte: a is the upper half.
+int e2m1x2(RegView& w, const Inst& i, uint32_t m) {
+    const bool relu = i.mod & kRelu;
+    return pair(w, i, m, 4, [&](float v) { return e2m1_from_f32(v, relu); });
+}
+int halves_from_e2m1(RegView& w, const Inst& i, uint32_t m) {
+    auto* a = lanes<uint32_t>(w, i.a);
+    const Narrowing how = narrowing(i.mod);
+    return each(w, i, m, [&](uint32_t l) {
+        return pack_16x2(f16_from_f32(f32_from_e2m1(static_cast<uint8_t>(a[l] >> 4 & 15u)), how),
+                         f16_from_f32(f32_from_e2m1(static_cast<uint8_t>(a[l] & 15u)), how));
+    });
+}
+
+// Powers of two, as the scales of block-scaled formats; mod: rounding towards zero or up.
+int ue8m0x2(RegView& w, const Inst& i, uint32_t m) {
+    const Rounding rounding = (i.mod & kRoundMask) == 1 ? Rounding::toward_zero : Rounding::up;
+    const bool satfinite = i.mod & kSatFinite;
+    return pair(w, i, m, 8, [&](float v) { return ue8m0_from_f32(v, rounding, satfinite); });
+}
+int bfloats_from_ue8m0(RegView& w, const Inst& i, uint32_t m) {
+    auto* a = lanes<uint32_t>(w, i.a);
+    return each(w, i, m, [&](uint32_t l) {
+        return pack_16x2(bf16_from_f32(f32_from_ue8m0(static_cast<uint8_t>(a[l] >> 8))),
+                         bf16_from_f32(f32_from_ue8m0(static_cast<uint8_t>(a[l]))));
+    });
+}
+
 int tf32(RegView& w, const Inst& i, uint32_t m) {
     auto* a = lanes<float>(w, i.a);
     const Narrowing how = narrowing(i.mod);
@@ -81,6 +109,10 @@ const NamedHandler table[] = {
     {"cvt.e5m2x2.f16x2", fp8_from_halves<e5m2_from_f32>},
     {"cvt.f16x2.e4m3x2", halves_from_fp8<f32_from_e4m3>},
     {"cvt.f16x2.e5m2x2", halves_from_fp8<f32_from_e5m2>},
+    {"cvt.e2m1x2.f32", e2m1x2},
+    {"cvt.f16x2.e2m1x2", halves_from_e2m1},
+    {"cvt.ue8m0x2.f32", ue8m0x2},
+    {"cvt.bf16x2.ue8m0x2", bfloats_from_ue8m0},
     {"cvt.tf32.f32", tf32},
 };
 

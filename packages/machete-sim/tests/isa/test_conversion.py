@@ -121,6 +121,35 @@ def test_fp8(compute: Compute, kind: str, dtype: Any) -> None:
     assert np.array_equal(back[1::2].astype(np.float32), expected.astype(np.uint8).view(dtype).astype(np.float32))
 
 
+def test_fp4_through_byte_registers(compute: Compute) -> None:
+    """As NVVM writes it: the pair is a .b8 register, moved to and from 16 bits."""
+    a = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.5, -6, 100, -100, 0.25, 0.75, 2.5, 5], np.float32).repeat(2)
+    b = np.roll(a, 1)
+    out = compute(
+        "{{ .reg .b8 pair; cvt.rn.satfinite.e2m1x2.f32 pair, {0}, {1}; cvt.u16.u8 {d}, pair; }}",
+        "u16",
+        ("f32", a),
+        ("f32", b),
+    )
+    codes = a.astype(ml_dtypes.float4_e2m1fn).view(np.uint8).astype(np.uint16)
+    assert np.array_equal(out, codes << 4 | np.roll(codes, 1))
+    back = compute("{{ .reg .b8 pair; cvt.u8.u16 pair, {0}; cvt.rn.f16x2.e2m1x2 {d}, pair; }}", "u32", ("u16", out))
+    expected = a.astype(ml_dtypes.float4_e2m1fn).astype(np.float16)
+    assert np.array_equal(back.view(np.float16)[1::2], expected)
+    assert np.array_equal(back.view(np.float16)[::2], np.roll(expected, 1))
+
+
+def test_scales_are_powers_of_two(compute: Compute) -> None:
+    a = np.array([1, 2, 3, 0.75, 1e-38, 3e38, 5e-20, 1024.5], np.float32).repeat(4)
+    up = compute("cvt.rp.satfinite.ue8m0x2.f32 {d}, {0}, {0}", "u16", ("f32", a))
+    down = compute("cvt.rz.satfinite.ue8m0x2.f32 {d}, {0}, {0}", "u16", ("f32", a))
+    exponent = np.log2(a.astype(np.float64))
+    assert np.array_equal(down & 0xFF, np.clip(np.floor(exponent) + 127, 0, 254).astype(np.uint16))
+    assert np.array_equal(up >> 8, np.clip(np.ceil(exponent) + 127, 0, 254).astype(np.uint16))
+    back = compute("cvt.rn.bf16x2.ue8m0x2 {d}, {0}", "u32", ("u16", down)).view(ml_dtypes.bfloat16)
+    assert np.array_equal(back[::2].astype(np.float64), 2.0 ** np.floor(exponent))
+
+
 def test_tf32_and_f64(compute: Compute) -> None:
     a = np.random.default_rng(9).standard_normal(256).astype(np.float32)
     out = compute("cvt.rna.tf32.f32 {d}, {0}", "u32", ("f32", a))

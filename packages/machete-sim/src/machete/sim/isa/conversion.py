@@ -116,7 +116,7 @@ def pack_halves(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) ->
     asm.emit(f"cvt.{d}.f32" if mod == 0 else f"cvt.narrow.{d}", d=asm.dest(ops[0], d), a=a, b=b, mod=mod)
 
 
-@form("cvt.rn.satfinite[.{relu:relu}].{d:e4m3x2|e5m2x2}.f32", section="9.7.9.21")
+@form("cvt.rn.satfinite[.{relu:relu}].{d:e4m3x2|e5m2x2|e2m1x2}.f32", section="9.7.9.21")
 def pack_fp8(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
     asm.expect(ops, 3)
     a, b = (asm.source(op, "f32") for op in ops[1:])
@@ -134,7 +134,7 @@ def repack_fp8(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> 
     )
 
 
-@form("cvt.rn[.{relu:relu}].f16x2.{s:e4m3x2|e5m2x2}", section="9.7.9.21")
+@form("cvt.rn[.{relu:relu}].f16x2.{s:e4m3x2|e5m2x2|e2m1x2}", section="9.7.9.21")
 def unpack_fp8(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
     asm.expect(ops, 2)
     asm.emit(
@@ -143,6 +143,19 @@ def unpack_fp8(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> 
         a=asm.source(ops[1], groups["s"]),
         mod=modifiers(groups),
     )
+
+
+@form("cvt.{rnd:rz|rp}[.{satfinite:satfinite}].ue8m0x2.f32", section="9.7.9.21")
+def pack_scales(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
+    asm.expect(ops, 3)
+    a, b = (asm.source(op, "f32") for op in ops[1:])
+    asm.emit("cvt.ue8m0x2.f32", d=asm.dest(ops[0], "ue8m0x2"), a=a, b=b, mod=modifiers(groups))
+
+
+@form("cvt.rn.bf16x2.ue8m0x2", section="9.7.9.21")
+def unpack_scales(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
+    asm.expect(ops, 2)
+    asm.emit("cvt.bf16x2.ue8m0x2", d=asm.dest(ops[0], "bf16x2"), a=asm.source(ops[1], "ue8m0x2"))
 
 
 @form("cvt.{how:rna|rn|rz}[.{satfinite:satfinite}][.{relu:relu}].tf32.f32", section="9.7.9.21")

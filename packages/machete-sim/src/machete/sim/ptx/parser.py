@@ -13,7 +13,7 @@ from .syntax import Instruction, Kernel, Mark, Module, Parameter, Scope, Variabl
 _BLANK = re.compile(r'"[^"\n]*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
 _MARK = re.compile(r'//\s*@machete\.mark\s+"([^"\n]*)"\s*([^\n]*)')
 _STATEMENT = re.compile(
-    r"\s*(?:(?P<brace>[{}])"
+    r"\s*(?:(?P<brace>[{}])|(?P<empty>;)"
     r"|(?P<label>[A-Za-z_$%][\w$]*)\s*:(?!:)"
     r"|(?:@(?P<negated>!?)\s*(?P<guard>[%\w$]+)\s+)?(?P<opcode>[a-z][\w.:]*)(?P<operands>[^;]*);"
     r"|\.loc\s+(?P<file>\d+)\s+(?P<line>\d+)[^\n]*"
@@ -237,7 +237,7 @@ class _Parser:
                     return at
                 else:
                     scope = scope.parent
-            else:
+            elif kind != "empty":
                 self._local_directive(kernel, scope, match)
 
     def _local_directive(self, kernel: Kernel, scope: Scope, match: re.Match[str]) -> None:
