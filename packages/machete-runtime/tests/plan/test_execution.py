@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,9 +17,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from machete.megakernel.abi import Op, ScheduledOp, ScheduleError, Target
-from machete.megakernel.plan import Plan, Program
+from machete.megakernel.abi import Op, PlanError, ScheduledOp, ScheduleError, Target
+from machete.megakernel.plan import Plan, Program, Queues
 from machete.megakernel.plan.program import MAX_WAITS, TOTAL_SHIFT
+from machete.megakernel.plan.queues import SIGNAL, TOTAL, WAITS
 
 Values = dict[str, np.ndarray]
 
@@ -251,6 +253,26 @@ def test_random_graphs_in_random_interleavings_equal_the_sequential_reference(se
     plan = Plan.build(ops, Target.named("sm_90a"), num_sms, schedule=schedule, profile=profile)
     plan.verify()
     assert agrees(ops, storages, Executor(plan, ops), draw, draw.choice([0.02, 0.1, 0.5])), str(plan)
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.integers(0, 2**40), st.integers(1, 4), st.sampled_from(["static", "dynamic"]))
+def test_no_wait_and_no_signal_can_be_left_out(seed, num_sms, schedule):
+    draw = random.Random(seed)
+    ops = random_ops(draw, [torch.zeros(SIZE, dtype=torch.int64) for _ in range(2)])[:5]
+    if not ops:
+        return
+    plan = Plan.build(ops, Target.named("sm_90a"), num_sms, schedule=schedule)
+    rows = plan.queues.rows
+    needed = [(row, wait) for row in range(len(rows)) for wait in plan.waits[rows[row, WAITS]]]
+    for row, wait in draw.sample(needed, min(len(needed), 20)):
+        changed = rows.copy()
+        changed[row, WAITS] = len(plan.waits)
+        fewer = tuple(other for other in plan.waits[rows[row, WAITS]] if other != wait)
+        with pytest.raises(PlanError, match="are not ordered"):
+            replace(plan, queues=Queues(plan.queues.begin, changed), waits=(*plan.waits, fewer)).verify()
+    waited_for = {counter for row in rows for counter, _ in plan.waits[row[WAITS]]}
+    assert waited_for == set(rows[:, [SIGNAL, TOTAL]].ravel().tolist()) - {-1}, "nobody signals for nobody"
 
 
 @pytest.mark.parametrize("schedule", ["static", "dynamic"])

@@ -2,8 +2,8 @@
 
 Accesses to the same bytes in the same layout share a *view*. A view remembers its last writer and the readers since;
 whoever comes later is ordered after those, and through them after everybody before. So the cost follows the number of
-distinct overlapping views, not the number of pairs of ops. The argument holds for each byte by itself, and so for tiles:
-the tile of a writer that has a byte waits for the tiles that had it before.
+distinct overlapping views, not the number of pairs of ops. The argument holds for each byte by itself, and so for
+tiles: the tile of a writer that has a byte waits for the tiles that had it before.
 """
 
 from __future__ import annotations

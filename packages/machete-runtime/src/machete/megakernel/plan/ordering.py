@@ -155,36 +155,55 @@ def events_of(
         lasts = consumer in knowledge.first
         union = knowledge.all_of(consumer) if lasts else 0
         for group in range(groupings[consumer].count if producers or lasts else 0):
-            known, events = 0, []
-            for (producer, count, first, everything), needed in zip(producers, rows, strict=True):
-                missing = needed[group] << first & ~known
-                if not missing:
-                    continue
-                if count > 1 and missing == everything:
-                    events.append((producer, ALL_GROUPS))
-                    known |= told[producer, ALL_GROUPS]
-                    continue
-                missing >>= first
-                while missing:
-                    index = (missing & -missing).bit_length() - 1
-                    missing &= missing - 1
-                    events.append((producer, index))
-                    known |= told[producer, index]
-            op_waits.append(tuple(events))
+            events, known = _missing(producers, [needed[group] for needed in rows], told)
+            op_waits.append(events)
             if lasts:
                 told[consumer, group] = known | 1 << knowledge.first[consumer] + group
                 union |= known
         if lasts:
             told[consumer, ALL_GROUPS] = union
-        if not producers:
-            yield [()] * len(groups)
-        elif ordered:
-            yield [_unseen(op_waits[group], told, seen, queue) for queue, group in zip(queues, groups, strict=True)]
+        if not ordered:
+            yield [op_waits[group] for group in groups] if producers else [()] * len(groups)
+        elif producers or lasts:
+            row_waits: list[tuple[Event, ...]] = []
+            for queue, group in zip(queues, groups, strict=True):
+                row_waits.append(_unseen(op_waits[group], told, seen, queue))
+                if lasts:  # a group that is complete vouches for all that its SMs had seen by then
+                    told[consumer, group] |= seen[queue]
+                    told[consumer, ALL_GROUPS] |= seen[queue]
+            yield row_waits
         else:
-            yield [op_waits[group] for group in groups]
+            yield [()] * len(groups)
         for producer in knowledge.end(consumer):
             for group in range(ALL_GROUPS, groupings[producer].count):
                 del told[producer, group]
+
+
+def _missing(
+    producers: Sequence[tuple[int, int, int, int]], needed: Sequence[int], told: Mapping[Event, int]
+) -> tuple[tuple[Event, ...], int]:
+    """What a group has to wait for, and what it knows then.
+
+    Args:
+        producers: (op, groups, first bit, all bits), the newest first.
+        needed: the groups needed of each.
+        told: what is known once an event has been seen.
+    """
+    known = 0
+    events: list[Event] = []
+    for (producer, count, first, everything), groups in zip(producers, needed, strict=True):
+        missing = (groups << first) & ~known
+        if count > 1 and missing == everything:
+            events.append((producer, ALL_GROUPS))
+            known |= told[producer, ALL_GROUPS]
+            continue
+        missing >>= first
+        while missing:
+            group = (missing & -missing).bit_length() - 1
+            missing &= missing - 1
+            events.append((producer, group))
+            known |= told[producer, group]
+    return tuple(events), known
 
 
 def _unseen(
