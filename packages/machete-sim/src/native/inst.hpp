@@ -50,7 +50,6 @@ enum : uint32_t {
     kFlagReg16 = 4,    // data registers are 16 bits wide
     kFlagSigned = 8,   // extend with the sign
     kFlagPoll = 16,    // volatile, relaxed or acquire: a repeated equal result is polling
-    kFlagReg128 = 64,  // data registers are 128 bits wide
 };
 
 // Inst::mod of floating-point handlers.

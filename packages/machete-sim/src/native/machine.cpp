@@ -399,10 +399,6 @@ void Machine::finish_copies(const std::function<bool(const Copy&)>& which, bool 
     }
 }
 
-bool Machine::any_copy(const std::function<bool(const Copy&)>& which) const {
-    return std::any_of(copies_.begin(), copies_.end(), [&](const auto& copy) { return which(*copy); });
-}
-
 // ---- the launch ----------------------------------------------------------------------
 
 void Machine::run(const std::function<void()>& pulse) {

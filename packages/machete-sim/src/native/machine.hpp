@@ -226,7 +226,6 @@ public:
     void wake(Warp& warp);
     void issue(std::unique_ptr<Copy> copy);
     void finish_copies(const std::function<bool(const Copy&)>& which, bool read_only);
-    bool any_copy(const std::function<bool(const Copy&)>& which) const;
     const std::vector<std::unique_ptr<Copy>>& copies() const { return copies_; }
     void named_barrier_check_exit(Cta& cta);
 

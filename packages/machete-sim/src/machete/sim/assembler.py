@@ -15,7 +15,7 @@ from .errors import UnknownInstruction
 from .isa import lookup
 from .isa.form import known_base
 from .isa.special import SPECIAL
-from .isa.types import ADDR64, NO_OPERAND, REG16, REG64, REG128, WIDTHS
+from .isa.types import ADDR64, NO_OPERAND, REG16, REG64, WIDTHS
 from .ptx import (
     Address,
     Displaced,
@@ -423,7 +423,7 @@ class Assembler:
         return operand.items
 
     def data_flags(self, operands: tuple[Operand, ...], kind: str) -> int:
-        """REG16, REG64 or REG128 of the registers of a load or store; they must agree."""
+        """REG16 or REG64 of the registers of a load; they must agree."""
         widths = {
             self._register(op.text)[1]  # type: ignore[index]
             for op in operands
@@ -432,4 +432,6 @@ class Assembler:
         if len(widths) > 1:
             raise self.error("registers of one vector must have one width")
         width = widths.pop() if widths else max(WIDTHS[kind], 16)
-        return {16: REG16, 32: 0, 64: REG64, 128: REG128}[width]
+        if width == 128 and WIDTHS[kind] != 128:
+            raise self.error(f"a .{kind} is not extended to 128 bits")
+        return {16: REG16, 32: 0, 64: REG64, 128: 0}[width]

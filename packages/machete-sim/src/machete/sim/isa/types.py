@@ -6,12 +6,10 @@ WIDTHS = {
     "ue8m0x2": 16, "b64": 64, "u64": 64, "s64": 64, "f64": 64, "f32x2": 64, "b128": 128,
 }  # fmt: skip
 
-FLOATS = {"f16", "bf16", "f32", "f64", "f16x2", "bf16x2", "f32x2", "tf32"}
-
 ROUNDING = {"rn": 0, "rz": 1, "rm": 2, "rp": 3, "rni": 0, "rzi": 1, "rmi": 2, "rpi": 3}
 FTZ, SAT, RELU, NAN, XORSIGNABS, SATFINITE, ROUND_AWAY = 4, 8, 16, 32, 64, 128, 256
 
-ADDR64, REG64, REG16, SIGNED, POLL, REG128 = 1, 2, 4, 8, 16, 64
+ADDR64, REG64, REG16, SIGNED, POLL = 1, 2, 4, 8, 16
 
 NO_OPERAND = 0x7FFFFFFF
 
@@ -31,8 +29,3 @@ def modifiers(groups: dict[str, str]) -> int:
 
 def is_signed(kind: str) -> bool:
     return kind[0] == "s"
-
-
-def bits_type(kind: str) -> str:
-    """b16, b32, … of the same width."""
-    return f"b{max(WIDTHS[kind], 16)}"

@@ -1,7 +1,6 @@
 """What the parser makes of PTX text: operands, instructions, kernels, modules."""
 
 from bisect import bisect_right
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 
@@ -172,6 +171,3 @@ class Module:
             return None
         _, file, line = kernel.locations[index]
         return f"{self.files[file]}:{line}" if file in self.files else None
-
-    def __iter__(self) -> Iterator[Kernel]:
-        return iter(self.kernels.values())
