@@ -193,11 +193,11 @@ def microseconds(graph: torch.cuda.CUDAGraph) -> float:
 
 def read_only(chain: Chain) -> dict[str, Callable[[], Any]]:
     """Ways to read all weights and do nothing else."""
-    nothing = torch.zeros(1, dtype=torch.int32, device="cuda")
-    kernel = Megakernel(
-        [op for weight in (chain.gate_up, chain.down) for op in ReadOp.schedule(x=weight.view(-1), nothing=nothing)]
-    )
-    words = [weight.view(-1).view(torch.int32) for weight in (chain.gate_up, chain.down)]
+    weights = [weight.view(-1) for weight in (chain.gate_up, chain.down)]
+    nothing = torch.zeros(2, 1, dtype=torch.int32, device="cuda")  # one each, so that neither waits for the other
+    first, second = (ReadOp.schedule(x=weight, nothing=one) for weight, one in zip(weights, nothing, strict=True))
+    kernel = Megakernel(first + second)
+    words = [weight.view(torch.int32) for weight in weights]
     return {
         "read only, page ring": lambda: kernel.run(sync=False),
         "read only, torch.amax": lambda: [word.amax() for word in words],

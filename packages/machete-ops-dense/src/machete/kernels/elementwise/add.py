@@ -31,6 +31,7 @@ class AddOp(Op):
     reads = {"a": (None, ("M", "N")), "b": (None, ("M", "N"))}
     writes = {"y": (None, ("M", "N"))}
     tile = ("M", "N")
+    resizable = ("M",)  # the last dim decides about vectors and tiles
 
     @classmethod
     def schedule(

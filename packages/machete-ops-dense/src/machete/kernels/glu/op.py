@@ -23,6 +23,7 @@ class GluOp(Op):
     reads = {"gate": (None, ("M", "F")), "up": (None, ("M", "F"))}
     writes = {"y": (None, ("M", "F"))}
     tile = ("M", "F")
+    resizable = ("M",)  # the last dim decides about vectors and tiles
 
     @classmethod
     def schedule(

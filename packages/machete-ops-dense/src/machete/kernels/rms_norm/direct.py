@@ -18,12 +18,13 @@ class DirectRMSNorm(RMSNormOp):
     pipeline = PipelineSpec.plain(page_bytes=1024)
 
     @cute.jit
-    def compute(self, tiles, page_ptr, x, weight, y):
+    def compute(self, tiles, dependencies, page_ptr, x, weight, y):
         thread = cute.arch.thread_idx()[0]
         own, group = thread % self.row_threads, thread // self.row_threads
         partial = cute.make_tensor(cute.recast_ptr(page_ptr, dtype=Float32), cute.make_layout((COMPUTE_WARPS, 1, 2)))
         columns = [(own + step * self.row_threads) * self.vector for step in range(self.steps)]
         weights = [read_vector(weight_rows(weight), 0, column, self.vector) for column in columns]
+        dependencies.wait()
         side = Int32(0)
         for number in cutlass.range(tiles.count, unroll=1):
             row = tiles.index(number, "M") * self.tile_size_M + group

@@ -28,6 +28,8 @@ class RMSNormOp(Op):
     reads = {"x": (None, ("M", "D")), "weight": (None, ("D",))}
     writes = {"y": (None, ("M", "D"))}
     tile = ("M",)
+    resizable = ("M",)  # the last dim decides about vectors and tiles
+    early = ("weight",)
 
     @classmethod
     def schedule(

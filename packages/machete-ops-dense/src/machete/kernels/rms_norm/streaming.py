@@ -40,7 +40,7 @@ class StreamingRMSNorm(RMSNormOp):
             ring.commit(stage)
 
     @cute.jit
-    def compute(self, ring, tiles, page_ptr, weight):
+    def compute(self, ring, tiles, dependencies, page_ptr, weight):
         width = 128 // self.x_dtype.width
         group_rows = COMPUTE_THREADS // self.row_threads  # rows side by side
         batches = -(-self.tile_size_M // group_rows)
@@ -49,6 +49,7 @@ class StreamingRMSNorm(RMSNormOp):
         own, group = thread % self.row_threads, thread // self.row_threads
         partial = cute.make_tensor(cute.recast_ptr(page_ptr, dtype=Float32), cute.make_layout((COMPUTE_WARPS, held, 2)))
         weights = [load_weight(weight, own + step * self.row_threads, width) for step in range(self.steps)]
+        dependencies.wait()
         side = Int32(0)
         for number in cutlass.range(tiles.count, unroll=1):
             rows = tile_extent(self.M, tiles.index(number, "M") * self.tile_size_M, self.tile_size_M)
