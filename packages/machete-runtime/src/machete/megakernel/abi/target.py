@@ -34,8 +34,8 @@ class Throttle:
         return min(max(first, least), most), ramp, min(max(steady, least), most)
 
 
-#: Found on an H200 with the decode chain (docs/decisions): 3 pages of 16 KiB for the first 14, then 6.
-HOPPER_THROTTLE = Throttle(first=48 << 10, ramp=224 << 10, steady=96 << 10)
+#: Found on an H200 with the decode chain (docs/decisions): 3 pages of 16 KiB for the first 16, then 10.
+HOPPER_THROTTLE = Throttle(first=48 << 10, ramp=256 << 10, steady=160 << 10)
 
 
 @dataclass(frozen=True)
