@@ -71,6 +71,14 @@ def test_the_source_line_is_named(module: Callable[..., str]) -> None:
         Image.from_ptx(text)
 
 
+def test_wgmma_is_hoppers(module: Callable[..., str]) -> None:
+    registers = ", ".join(f"%r{i}" for i in range(4))
+    text = module(f"wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {{{registers}}}, %d1, %d2, 1, 1, 1, 0, 0;")
+    Image.from_ptx(text)
+    with pytest.raises(UnknownInstruction, match="wgmma exists on sm_90a, the module is for sm_100a"):
+        Image.from_ptx(text.replace("sm_90a", "sm_100a"), arch="sm_100a")
+
+
 def test_every_pattern_has_a_section_and_compiles() -> None:
     forms = list(all_forms())
     assert len(forms) > 200

@@ -405,6 +405,13 @@ class Assembler:
 
     # ---- checks that many forms share
 
+    def require_target(self, *targets: str) -> None:
+        """The instruction exists on these targets only."""
+        if self.module.target not in targets:
+            raise self.error(
+                f"{self.opcode_base} exists on {' and '.join(targets)}, the module is for {self.module.target}"
+            )
+
     def expect(self, operands: tuple[Operand, ...], *counts: int) -> None:
         if len(operands) not in counts:
             raise self.error(f"{' or '.join(map(str, counts))} operands are expected, there are {len(operands)}")

@@ -84,6 +84,7 @@ WGMMA = "wgmma.mma_async.sync.aligned.m64n{n:" + "|".join(str(8 * i) for i in ra
     section="9.7.15.5.2",
 )
 def wgmma(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
+    asm.require_target("sm_90a")
     d, a, b, n, k = groups["d"], groups["a"], groups["b"], int(groups["n"]), int(groups["k"])
     if d == "s32" and n > 32 and n % 16:
         raise asm.error(f"integer wgmma has no N of {n}")
