@@ -104,6 +104,14 @@ FLAT = {"address": 0, "shape": (192,), "strides": (1,)}
     ],
 )
 def test_ops_are_cut_as_finely_as_their_relation_needs(producer, consumer, mine, theirs):
-    found = cut(producer, consumer)
+    found = cut(((producer, consumer),))
     assert (dict(found.producer), dict(found.consumer)) == (mine, theirs)
     assert found.whole == (not mine and not theirs)
+
+
+def test_what_two_tensors_need_together_is_not_cut_apart():
+    """A gated unit reads the gate half and the up half of one matrix: each row block needs all of its columns."""
+    matrix = access(**MATRIX, sizes={0: 2, 1: 4})
+    gate, up = (access(first, (12, 8), (16, 1), sizes={0: 4}) for first in (0, 8))
+    assert cut(((matrix, gate),)).producer == ((1, 2), (0, 2))
+    assert cut(((matrix, gate), (matrix, up))).producer == ((0, 2),)

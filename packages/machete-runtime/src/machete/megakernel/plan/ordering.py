@@ -30,20 +30,19 @@ ALL_GROUPS = -1
 Needs = dict[int, dict[int, Meeting]]
 
 
-def cuts_of(hazards: Hazards, accesses: Sequence[Mapping[str, TiledAccess]]) -> dict[tuple[int, int], list[Cut]]:
-    """(producer, consumer) to how finely each of their hazards wants tiles to be told apart."""
-    cuts: dict[tuple[int, int], list[Cut]] = {}
+def cuts_of(hazards: Hazards, accesses: Sequence[Mapping[str, TiledAccess]]) -> dict[tuple[int, int], Cut]:
+    """(producer, consumer) to how finely their hazards want tiles to be told apart."""
+    cuts: dict[tuple[int, int], Cut] = {}
     for consumer, found in hazards.items():
         for producer, pairs in found.items():
-            tensors = {(theirs, mine) for _, theirs, mine in pairs}
-            cuts[producer, consumer] = [
-                cut(accesses[producer][theirs], accesses[consumer][mine]) for theirs, mine in sorted(tensors)
-            ]
+            tensors = sorted({(theirs, mine) for _, theirs, mine in pairs})
+            together = ((accesses[producer][theirs], accesses[consumer][mine]) for theirs, mine in tensors)
+            cuts[producer, consumer] = cut(tuple(dict.fromkeys(together)))
     return cuts
 
 
 def blocks_of(
-    hazards: Hazards, cuts: Mapping[tuple[int, int], Sequence[Cut]], tiles: Sequence[tuple[int, ...]]
+    hazards: Hazards, cuts: Mapping[tuple[int, int], Cut], tiles: Sequence[tuple[int, ...]]
 ) -> list[Grouping]:
     """The coarsest groups for which every hazard is exact, but for those that others imply for whole ops."""
     done: list[int] = []  # ops that are complete when this one is
@@ -53,14 +52,12 @@ def blocks_of(
         for producer in sorted(hazards.get(consumer, ()), reverse=True):
             found = cuts[producer, consumer]
             if not known >> producer & 1:
-                for op, dims in [(producer, one.producer) for one in found] + [
-                    (consumer, one.consumer) for one in found
-                ]:
+                for op, dims in ((producer, found.producer), (consumer, found.consumer)):
                     for dim, together in dims:
                         blocks[op][dim] = math.gcd(blocks[op].get(dim, 0), together)
-            if any(one.whole for one in found):
+            if found.whole:
                 known |= done[producer] | 1 << producer
-            if any(one.covers for one in found):
+            if found.covers:
                 finished |= done[producer] | 1 << producer
         done.append(finished | known)
     return [

@@ -186,14 +186,17 @@ def _digits(
 # ---------------------------------------------------------------------------------------------- how fine to cut
 
 
+#: An access of a producer, and one of a consumer to common memory.
+Pairs = tuple[tuple[TiledAccess, TiledAccess], ...]
+
+
 @dataclass(frozen=True)
 class Cut:
-    """How the tiles of two ops relate through one tensor of each.
+    """How the tiles of two ops relate.
 
     Attributes:
         producer, consumer: (dim, tiles that may stay together along it) for each tiled dim that tells tiles apart.
         covers: every tile of the producer touches something that the consumer touches.
-        whole: every tile of the consumer needs every tile of the producer.
     """
 
     producer: tuple[tuple[int, int], ...]
@@ -202,22 +205,23 @@ class Cut:
 
     @property
     def whole(self) -> bool:
-        """Whether the relation tells no tiles apart."""
+        """Whether the relation tells no tiles apart: every tile of the consumer needs all of the producer."""
         return not self.producer and not self.consumer
 
 
 @lru_cache(maxsize=4096)
-def cut(producer: TiledAccess, consumer: TiledAccess) -> Cut:
-    """How finely groups have to be cut so that this relation is exact."""
-    mine, theirs = dict(_partly(producer, consumer)), dict(_partly(consumer, producer))
+def cut(pairs: Pairs) -> Cut:
+    """How finely groups have to be cut so that the relation of two ops through these pairs is exact."""
+    mine, theirs = dict(_partly(pairs)), dict(_partly([(consumer, producer) for producer, consumer in pairs]))
     covers = not mine
-    for dim, tile, reach, stride in producer.scales:
-        for other_dim, other_tile, other_reach, other_stride in consumer.scales:
-            if tile < other_reach and other_tile < reach:  # both move through the same digits of the address
-                aligned = stride == other_stride
-                offset = (consumer.footprint.address // stride - producer.footprint.address // stride) * stride
-                mine[dim] = math.gcd(mine.get(dim, 0), _ratio(other_tile, tile, aligned, offset))
-                theirs[other_dim] = math.gcd(theirs.get(other_dim, 0), _ratio(tile, other_tile, aligned, offset))
+    for producer, consumer in pairs:
+        for dim, tile, reach, stride in producer.scales:
+            for other_dim, other_tile, other_reach, other_stride in consumer.scales:
+                if tile < other_reach and other_tile < reach:  # both move through the same digits of the address
+                    aligned = stride == other_stride
+                    offset = (consumer.footprint.address // stride - producer.footprint.address // stride) * stride
+                    mine[dim] = math.gcd(mine.get(dim, 0), _ratio(other_tile, tile, aligned, offset))
+                    theirs[other_dim] = math.gcd(theirs.get(other_dim, 0), _ratio(tile, other_tile, aligned, offset))
     return Cut(tuple(mine.items()), tuple(theirs.items()), covers)
 
 
@@ -228,13 +232,18 @@ def _ratio(large: int, small: int, aligned: bool, offset: int) -> int:
     return 1
 
 
-def _partly(access: TiledAccess, other: TiledAccess) -> Iterable[tuple[int, int]]:
-    """(dim, tiles that may stay together) of dims along which only some tiles touch what `other` touches at all."""
-    for dim, *_ in access.scales:
-        n = access.tiles[dim]
+def _partly(pairs: Iterable[tuple[TiledAccess, TiledAccess]]) -> Iterator[tuple[int, int]]:
+    """(dim, tiles that may stay together) of dims along which only some tiles of the first op touch the other."""
+    pairs = list(pairs)
+    tiles = pairs[0][0].tiles
+    for dim, n in enumerate(tiles):
+        if n == 1 or any(dim not in {scale[0] for scale in access.scales} for access, _ in pairs):
+            continue  # one tile; or some tensor is the same for all tiles along this dim
         block = -(-n // MAX_GROUPS)
-        lines = Grouping(access.tiles, tuple(block if i == dim else m for i, m in enumerate(access.tiles)))
-        touches = meeting(access, lines, other, Grouping.whole(other.tiles))[:, 0]
+        lines = Grouping(tiles, tuple(block if i == dim else m for i, m in enumerate(tiles)))
+        touches = np.zeros(lines.count, dtype=bool)
+        for access, other in pairs:
+            touches |= meeting(access, lines, other, Grouping.whole(other.tiles))[:, 0]
         changes = np.flatnonzero(touches[1:] != touches[:-1]) + 1
         if len(changes):
             yield dim, block * math.gcd(*changes.tolist())
