@@ -148,7 +148,7 @@ def _refuse_unsupported_fusions(op: ScheduledOp, target: Target) -> None:
             raise TargetError(
                 what=f"{kind.__name__} as {slot} of a GemmOp with M = {op.extents['M']}",
                 where=f"{op} on {target.name}",
-                why="it is there for up to 4 rows of one batch, with K a multiple of 64",
+                why="it is there for up to 4 rows of one batch, and every K that is a multiple of 64",
                 fix="schedule it as an op of its own before or after the product",
             )
 
