@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import ClassVar
 
 import torch
 
@@ -28,7 +29,7 @@ class GemmOp(Op):
     reads = {"a": (None, ("B", "M", "K")), "b": (None, ("B", "N", "K"))}
     writes = {"c": (None, ("B", "M", "N"))}
     tile = ("B", "M", "N")
-    resizable = ("B", "M", "N", "K")
+    resizable: ClassVar[tuple[str, ...]] = ("B", "M", "N", "K")
     fusions = {
         "prologue": {"batch": "B", "rows": "M", "columns": "K"},
         "combine": {"batch": "B", "rows": "M", "columns": "N", "depth": "K"},
