@@ -207,7 +207,7 @@ def read_only(chain: Chain) -> dict[str, Callable[[], Any]]:
 def measure(layers: int, d: int, f: int, batch: int, extra: int, rounds: int) -> dict[str, Any]:
     """All candidates for one size and batch, by turns."""
     torch.manual_seed(0)
-    torch._dynamo.reset()
+    torch.compiler.reset()
     chain = Chain.random(layers, d, f, batch, "cuda")
     reference = chain.reference()
     first = chain.xs[0]
