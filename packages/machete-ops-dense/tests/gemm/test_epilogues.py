@@ -13,7 +13,7 @@ from machete.kernels.gemm import GemmOp
 from machete.megakernel import Fusion, Megakernel
 from machete.megakernel.errors import DtypeError, OverlapError, ScheduleError, ShapeMismatchError, TargetError
 
-TOLERANCE = {torch.bfloat16: 3e-3, torch.float16: 6e-4, torch.float32: 1e-5}
+TOLERANCE = {torch.bfloat16: 4e-3, torch.float16: 6e-4, torch.float32: 1e-5}
 ROWS = {"gemv": (1, 3), "tiles": (5, 150)}
 N, K = 208, 192
 

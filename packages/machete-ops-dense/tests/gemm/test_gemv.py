@@ -12,7 +12,7 @@ from machete.kernels.gemm import GemmOp
 from machete.kernels.rms_norm import RMSNormOp
 from machete.megakernel.errors import ExtentError, StrideError
 
-TOLERANCE = {torch.bfloat16: 3e-3, torch.float16: 6e-4, torch.float32: 1e-5}
+TOLERANCE = {torch.bfloat16: 4e-3, torch.float16: 6e-4, torch.float32: 1e-5}
 EPS = 1e-5
 
 

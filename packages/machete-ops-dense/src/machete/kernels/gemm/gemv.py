@@ -12,7 +12,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, const_expr
 
-from machete.megakernel import PipelineSpec, ScheduledOp, Target
+from machete.megakernel import PipelineSpec, ScheduledOp
 from machete.megakernel.authoring import (
     COMPUTE_WARPS,
     global_pointer,
@@ -24,7 +24,8 @@ from .op import PAGE_BYTES, GemmOp
 
 VECTOR = 8  # elements of a 16-byte access
 MAX_ROWS = 4  # activations of more rows do not fit in registers
-RING_PAGES = {"sm_90a": 13, "sm_100a": 13, "sm_120a": 5}
+RING_PAGES = 14  # if they fit: the deeper the ring, the longer the wait for a dependency that it covers
+LARGEST_STAGE = 2 * PAGE_BYTES  # two stages of it fit every target
 CHUNK = 32  # stages between two meetings of the partial sums
 
 
@@ -39,24 +40,26 @@ def operands(op: ScheduledOp) -> int:
 
 
 def stage_rows(op: ScheduledOp) -> int | None:
-    """Results per stage: as many rows of K as fill one page, at most one for each warp; None if K does not divide."""
+    """Results per stage: as many rows of K as fill one page, at most one for each warp; None if K does not suit."""
     k, matrices = op.extents["K"], operands(op)
     rows = COMPUTE_WARPS // matrices
     while rows > 1 and rows * matrices * k * 2 > PAGE_BYTES:
         rows //= 2
     segments = COMPUTE_WARPS // (rows * matrices)
-    return rows if k % (segments * VECTOR) == 0 else None
+    if rows * matrices * k * 2 > LARGEST_STAGE or k % (segments * VECTOR) != 0:
+        return None
+    return rows
 
 
-def lowered(op: ScheduledOp, target: Target) -> ScheduledOp:
-    """The op as this path runs it on a target."""
+def lowered(op: ScheduledOp) -> ScheduledOp:
+    """The op as this path runs it."""
     rows = stage_rows(op)
     assert rows is not None  # `fits` said so
     k = op.extents["K"]
     m = 1 << (max(op.extents["M"], 1) - 1).bit_length()
     packed = op.infos["b"].strides[1] == k
     tile_sizes = {"B": 1, "M": m, "N": rows}
-    config = {**op.config, "k": k, "packed": packed, "ring_pages": RING_PAGES[target.name]}
+    config = {**op.config, "k": k, "packed": packed}
     kind = GemvGemm.fused(op.op.fusion_types)
     return replace(op, op=kind, tile_sizes=tile_sizes, config=dict(sorted(config.items())), boxes={})
 
@@ -68,7 +71,7 @@ class GemvGemm(GemmOp):
     first_warp_writes = True
     early = ("prologue",)
     resizable = ()  # K decides about tiles and stages, and the range of tiles is walked as planned
-    pipeline = PipelineSpec.streaming(input_stages=14, scratch_bytes=(CHUNK + 1) * COMPUTE_WARPS * 4)
+    pipeline = PipelineSpec.streaming(input_stages=RING_PAGES, scratch_bytes=(CHUNK + 1) * COMPUTE_WARPS * 4)
 
     @classmethod
     def pipeline_of(cls, op: ScheduledOp) -> PipelineSpec:
@@ -76,11 +79,18 @@ class GemvGemm(GemmOp):
         pages = -(-stage_bytes // PAGE_BYTES)
         rows = op.tile_sizes["M"]
         return PipelineSpec.streaming(
-            input_stages=op.config["ring_pages"] // pages,
+            input_stages=RING_PAGES // pages,
             stage_pages=pages,
             page_bytes=PAGE_BYTES,
+            elastic=True,
             scratch_bytes=(CHUNK + 1) * COMPUTE_WARPS * 4 * rows,
         )
+
+    @classmethod
+    def cost(cls, op: ScheduledOp) -> tuple[float, float]:
+        """Bytes and FLOPs of one tile: the weights of a stage."""
+        elements = op.tile_sizes["N"] * operands(op) * op.config["k"]
+        return 2.0 * elements, 2.0 * elements * op.tile_sizes["M"]
 
     @classmethod
     def descriptors(cls, op: ScheduledOp):
@@ -181,18 +191,39 @@ def load_rows(
     offset: cutlass.Constexpr,
     packed: cutlass.Constexpr,
 ):
-    """Copy up to `rows` rows of a weight from row `first` on; fewer where the matrix ends."""
-    count = cutlass.max(cutlass.min(matrix.shape[1] - first, rows), 0)
-    source = matrix.iterator.toint() + Int64(first) * matrix.stride[1] * 2
+    """Copy `rows` rows of a weight from row `first` on; where the matrix ends, its last row again.
+
+    The warps of rows that do not exist then multiply numbers, and nobody looks at the result.
+    """
     if const_expr(packed):
-        if count > 0:
-            ring.load_bytes(stage, source, count * row_bytes, offset)
+        if first + rows <= matrix.shape[1]:
+            ring.load_bytes(stage, row_address(matrix, first), Int32(rows * row_bytes), offset)
+        else:
+            load_single_rows(ring, stage, matrix, first, rows, row_bytes, offset)
     else:
-        for row in cutlass.range_constexpr(rows):
-            if row < count:
-                ring.load_bytes(
-                    stage, source + Int64(row) * matrix.stride[1] * 2, Int32(row_bytes), offset + row * row_bytes
-                )
+        load_single_rows(ring, stage, matrix, first, rows, row_bytes, offset)
+
+
+@cute.jit
+def load_single_rows(
+    ring,
+    stage,
+    matrix,
+    first,
+    rows: cutlass.Constexpr,
+    row_bytes: cutlass.Constexpr,
+    offset: cutlass.Constexpr,
+):
+    """One copy for each row."""
+    last = matrix.shape[1] - 1
+    for row in cutlass.range_constexpr(rows):
+        source = row_address(matrix, cutlass.min(first + row, last))
+        ring.load_bytes(stage, source, Int32(row_bytes), offset + row * row_bytes)
+
+
+def row_address(matrix, row):
+    """Global address (Int64) of a row of a weight (batch, rows, depth)."""
+    return matrix.iterator.toint() + Int64(row) * matrix.stride[1] * 2
 
 
 def inside(lane, step: int, length: int):

@@ -11,6 +11,7 @@ from machete.megakernel.errors import DtypeError, ExtentError, ScheduleError, St
 
 PAGE_BYTES = 16 * 1024
 TILE_M = 128
+L2_REUSE = 8  # how often a panel of an operand is read while it is in L2, roughly
 TILE_K = 64  # 128 bytes of a 16-bit type: one swizzle atom, and one page holds 128 rows of it
 _OPERAND_DTYPES = (torch.bfloat16, torch.float16)
 _RESULT_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -125,6 +126,14 @@ class GemmOp(Op):
         return gemv.fits(op)
 
     @classmethod
+    def cost(cls, op: ScheduledOp) -> tuple[float, float]:
+        """Bytes and FLOPs of one tile. Operand panels are shared by the tiles around, which L2 serves."""
+        m, n = op.tile_sizes["M"], op.tile_sizes["N"]
+        k, itemsize = op.extents["K"], op.infos["a"].itemsize
+        panels = (m + n) * k * itemsize
+        return m * n * op.infos["c"].itemsize + panels / L2_REUSE, 2.0 * m * n * k
+
+    @classmethod
     def lower(cls, target: Target, op: ScheduledOp) -> ScheduledOp:
         from . import gemv
         from .mma_sync import MmaSyncGemm
@@ -132,7 +141,7 @@ class GemmOp(Op):
 
         op = super().lower(target, op)
         if gemv.fits(op):
-            return gemv.lowered(op, target)
+            return gemv.lowered(op)
         _refuse_unsupported_fusions(op, target)
         if target.name == "sm_90a":
             return replace(op, op=WgmmaGemm.fused(op.op.fusion_types))

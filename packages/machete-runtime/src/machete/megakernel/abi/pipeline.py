@@ -9,6 +9,8 @@ from machete.megakernel.abi.errors import PipelineError
 #: The 128-byte swizzle of TMA repeats every 1024 bytes, so pages start at multiples of that (PTX ISA,
 #: "Tensor swizzling modes").
 MIN_PAGE_BYTES = 1024
+#: Stages to which an elastic ring may shrink: one that is used, and one that is filled.
+ELASTIC_STAGES = 2
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,7 @@ class PipelineSpec:
         stage_pages: pages in one stage.
         page_bytes: bytes in one page, a power of two of at least 1024.
         resident_pages: pages that stay with the op's compute threads: `page_ptr`.
+        elastic: fewer input stages will do, down to two, where they do not fit.
         scratch_bytes: bytes behind `page_ptr` instead of whole pages, where little is needed.
     """
 
@@ -30,6 +33,7 @@ class PipelineSpec:
     page_bytes: int
     resident_pages: int
     scratch_bytes: int | None = None
+    elastic: bool = False
 
     @classmethod
     def streaming(
@@ -40,6 +44,7 @@ class PipelineSpec:
         stage_pages: int = 1,
         page_bytes: int = 16 * 1024,
         scratch_bytes: int | None = None,
+        elastic: bool = False,
     ) -> PipelineSpec:
         """A ring of `input_stages` stages, and beside it one resident page, or `scratch_bytes` in its place."""
         if isinstance(input_stages, int) and input_stages < 1:
@@ -50,7 +55,7 @@ class PipelineSpec:
                 fix="input_stages=2 or more; PipelineSpec.plain() for an op without `load`",
             )
         pages = 1 if scratch_bytes is None else 0
-        return cls(input_stages, output_stages, stage_pages, page_bytes, pages, scratch_bytes)
+        return cls(input_stages, output_stages, stage_pages, page_bytes, pages, scratch_bytes, elastic)
 
     @classmethod
     def plain(cls, *, pages: int = 1, page_bytes: int = 16 * 1024) -> PipelineSpec:
@@ -101,6 +106,12 @@ class PipelineSpec:
     def is_streaming(self) -> bool:
         """Whether there is a ring."""
         return self.input_stages > 0
+
+    @property
+    def least_pages(self) -> int:
+        """Ring pages without which the op does not run."""
+        stages = min(self.input_stages, ELASTIC_STAGES) if self.elastic else self.input_stages
+        return stages * self.stage_pages
 
     @property
     def resident_bytes(self) -> int:

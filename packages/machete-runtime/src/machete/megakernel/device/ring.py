@@ -104,7 +104,7 @@ class LoadRing(_Ring):
     an op that streams from memory keeps `in_flight` = (pages at first, for how many pages, pages from then on) going.
     """
 
-    in_flight: tuple[int, int, int] | None = None
+    in_flight: Any = None
 
     def acquire(self) -> Stage:
         """Wait until the next stage is free, and few enough bytes are on their way."""

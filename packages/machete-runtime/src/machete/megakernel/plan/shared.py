@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from machete.megakernel.abi.errors import PipelineError, PlanError, listing
 from machete.megakernel.abi.pipeline import MIN_PAGE_BYTES, PipelineSpec
@@ -62,7 +63,7 @@ class SharedLayout:
                 why="the pages of all streaming ops of a kernel form one ring",
                 fix=f"page_bytes={max(sizes)} for all of them",
             )
-        layout = _layout(kinds)
+        layout = _layout(kinds, target)
         if layout.total_bytes > target.shared_bytes:
             raise _does_not_fit(kinds, target, layout)
         return layout
@@ -171,31 +172,39 @@ class SharedLayout:
             return f"pages of {spec.page_bytes} bytes in a ring of {self.page_bytes}"
         if self.ring_pages % spec.stage_pages:
             return f"a ring of {self.ring_pages} pages is no multiple of {spec.stage_pages}-page stages"
-        if self.ring_pages < spec.input_stages * spec.stage_pages:
+        if self.ring_pages < spec.least_pages:
             return f"{spec.input_stages} stages of {spec.stage_pages} pages in a ring of {self.ring_pages}"
         if kind.has_store and not 1 <= self.output_slots <= self.ring_pages // spec.stage_pages:
             return f"{self.output_slots} output slots for {self.ring_pages // spec.stage_pages} stages"
         return ""
 
 
-def _layout(kinds: Sequence[Kind]) -> SharedLayout:
-    """The smallest layout that serves all the kinds."""
+def _layout(kinds: Sequence[Kind], target: Target) -> SharedLayout:
+    """The layout that serves all the kinds, with as many pages as they want and the target has room for."""
     specs = [kind.pipeline for kind in kinds if kind.pipeline]
     streaming = [spec for spec in specs if spec.is_streaming]
-    group = math.lcm(*(spec.stage_pages for spec in streaming))
-    needed = max((spec.input_stages * spec.stage_pages for spec in streaming), default=0)
-    ring_pages = -(-needed // group) * group
-    # The storer frees a stage when all slots are taken: with more slots than stages, the ring would run dry.
-    storing = [spec for spec in streaming if spec.output_stages]
-    stages = min((ring_pages // spec.stage_pages for spec in storing), default=0)
     resident_bytes = max((spec.resident_bytes for spec in specs), default=0)
-    return SharedLayout(
-        ring_pages=ring_pages,
+    layout = SharedLayout(
+        ring_pages=0,
         page_bytes=max((spec.page_bytes for spec in streaming), default=0),
-        output_slots=min(stages, max((spec.output_stages for spec in storing), default=0)),
+        output_slots=0,
         resident_bytes=-(-resident_bytes // RESIDENT_ALIGNMENT) * RESIDENT_ALIGNMENT,
         record_bytes=max(kind.record.size for kind in kinds),
     )
+    group = math.lcm(*(spec.stage_pages for spec in streaming))
+    least = -(-max((spec.least_pages for spec in streaming), default=0) // group) * group
+    wanted = -(-max((spec.input_stages * spec.stage_pages for spec in streaming), default=0) // group) * group
+    layouts = (_with_ring(layout, streaming, pages) for pages in range(wanted, least, -group))
+    fitting = (layout for layout in layouts if layout.total_bytes <= target.shared_bytes)
+    return next(fitting, None) or _with_ring(layout, streaming, least)
+
+
+def _with_ring(layout: SharedLayout, streaming: Sequence[PipelineSpec], ring_pages: int) -> SharedLayout:
+    # The storer frees a stage when all slots are taken: with more slots than stages, the ring would run dry.
+    storing = [spec for spec in streaming if spec.output_stages]
+    stages = min((ring_pages // spec.stage_pages for spec in storing), default=0)
+    slots = min(stages, max((spec.output_stages for spec in storing), default=0))
+    return replace(layout, ring_pages=ring_pages, output_slots=slots)
 
 
 def _does_not_fit(kinds: Sequence[Kind], target: Target, layout: SharedLayout) -> PipelineError:
@@ -228,7 +237,7 @@ def _what_fits(kinds: Sequence[Kind], target: Target) -> Iterator[str]:
     for argument, (field, values) in candidates.items():
         for value in values:
             limited = [replace(kind, pipeline=_limited(kind.pipeline, field, value)) for kind in kinds]
-            if _layout(limited).total_bytes <= target.shared_bytes:
+            if _layout(limited, target).total_bytes <= target.shared_bytes:
                 yield f"{argument}={value}"
                 break
 
@@ -238,4 +247,5 @@ def _limited(spec: PipelineSpec | None, field: str, value: int) -> PipelineSpec 
         return spec
     if field == "input_stages":
         return replace(spec, input_stages=value, output_stages=min(value, spec.output_stages))
-    return replace(spec, **{field: value})
+    changes: dict[str, Any] = {field: value}
+    return replace(spec, **changes)
