@@ -83,6 +83,7 @@ class GemvGemm(GemmOp):
             stage_pages=pages,
             page_bytes=PAGE_BYTES,
             elastic=True,
+            copied_bytes=stage_bytes,
             scratch_bytes=(CHUNK + 1) * COMPUTE_WARPS * 4 * rows,
         )
 

@@ -23,6 +23,7 @@ class PipelineSpec:
         stage_pages: pages in one stage.
         page_bytes: bytes in one page, a power of two of at least 1024.
         resident_pages: pages that stay with the op's compute threads: `page_ptr`.
+        copied_bytes: bytes that `load` copies into a stage; None if it fills the stage.
         elastic: fewer input stages will do, down to two, where they do not fit.
         scratch_bytes: bytes behind `page_ptr` instead of whole pages, where little is needed.
     """
@@ -34,6 +35,7 @@ class PipelineSpec:
     resident_pages: int
     scratch_bytes: int | None = None
     elastic: bool = False
+    copied_bytes: int | None = None
 
     @classmethod
     def streaming(
@@ -45,6 +47,7 @@ class PipelineSpec:
         page_bytes: int = 16 * 1024,
         scratch_bytes: int | None = None,
         elastic: bool = False,
+        copied_bytes: int | None = None,
     ) -> PipelineSpec:
         """A ring of `input_stages` stages, and beside it one resident page, or `scratch_bytes` in its place."""
         if isinstance(input_stages, int) and input_stages < 1:
@@ -55,7 +58,7 @@ class PipelineSpec:
                 fix="input_stages=2 or more; PipelineSpec.plain() for an op without `load`",
             )
         pages = 1 if scratch_bytes is None else 0
-        return cls(input_stages, output_stages, stage_pages, page_bytes, pages, scratch_bytes, elastic)
+        return cls(input_stages, output_stages, stage_pages, page_bytes, pages, scratch_bytes, elastic, copied_bytes)
 
     @classmethod
     def plain(cls, *, pages: int = 1, page_bytes: int = 16 * 1024) -> PipelineSpec:
@@ -86,6 +89,14 @@ class PipelineSpec:
                 why="pages are aligned to the swizzle pattern of TMA, and the pages of all ops form one ring",
                 fix=f"page_bytes={below} or page_bytes={2 * below}",
             )
+        copied = self.copied_bytes
+        if copied is not None and not (type(copied) is int and 0 < copied <= self.stage_bytes):
+            raise PipelineError(
+                what=f"PipelineSpec: copied_bytes={copied!r}, a stage has {self.stage_bytes} bytes",
+                where="PipelineSpec",
+                why="load copies into a stage what fits there",
+                fix="leave it out for a full stage",
+            )
         scratch = self.scratch_bytes
         if scratch is not None and (isinstance(scratch, bool) or not isinstance(scratch, int) or scratch < 0):
             raise PipelineError(
@@ -106,6 +117,11 @@ class PipelineSpec:
     def is_streaming(self) -> bool:
         """Whether there is a ring."""
         return self.input_stages > 0
+
+    @property
+    def copied_per_page(self) -> int:
+        """Bytes that `load` copies for each page of a stage, on average."""
+        return self.page_bytes if self.copied_bytes is None else max(1, self.copied_bytes // self.stage_pages)
 
     @property
     def least_pages(self) -> int:

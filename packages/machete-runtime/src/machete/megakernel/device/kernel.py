@@ -90,7 +90,8 @@ class PersistentKernel:
             return None
         if not kind.op.throttled:
             return self.layout.ring_pages, 0, self.layout.ring_pages
-        return self.throttle.pages(self.layout.page_bytes, kind.stage_pages, self.layout.ring_pages)
+        assert kind.pipeline is not None  # an op without a ring has no load phase
+        return self.throttle.pages(kind.pipeline.copied_per_page, kind.stage_pages, self.layout.ring_pages)
 
     # ------------------------------------------------------------------ roles
 
