@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from machete.kernels.fusions import GluPair
 from machete.kernels.gemm import GemmOp
 from machete.megakernel import MacheteError, Megakernel
 from machete.megakernel.errors import (
@@ -164,3 +165,22 @@ def test_result_over_an_operand_is_refused() -> None:
     a = torch.zeros(64, 64, dtype=torch.bfloat16)
     with pytest.raises(OverlapError):
         GemmOp.schedule(a=a, b=torch.zeros(64, 64, dtype=torch.bfloat16), c=a)
+
+
+def test_no_columns_of_a_at_run_time(arch: str, device: str) -> None:
+    """K may be smaller in a run, down to nothing: the product is then zero."""
+    a, b = random(140, 128, device=device), random(72, 128, device=device)
+    c = torch.empty(140, 72, device=device, dtype=torch.bfloat16)
+    kernel = run(a, b, c, arch)
+    c.fill_(float("nan"))
+    kernel.run(extents={"K": 0})
+    assert (c == 0).all()
+    kernel.run(extents={"K": 64})
+    assert error(a[:, :64], b[:, :64], c) < TOLERANCE[torch.bfloat16]
+
+
+def test_a_pair_that_is_not_aligned_is_refused() -> None:
+    a, w = torch.zeros(1, 64, dtype=torch.bfloat16), torch.zeros(16, 72, dtype=torch.bfloat16)
+    c = torch.zeros(1, 8, dtype=torch.bfloat16)
+    with pytest.raises(AlignmentError, match="combine0_up"):
+        GemmOp.schedule(a=a, b=w[:8, :64], c=c, combine=GluPair(w[8:, 4:68]))

@@ -726,7 +726,7 @@ CALLS: list[Wrong] = [
         (
             "13 pages of 16384 bytes do not fit sm_120a",
             "101376 available",
-            "what fits: input_stages=1 or stage_pages=1 or page_bytes=4096",
+            "what fits: input_stages=1 with output_stages=1 or stage_pages=1 or page_bytes=4096",
             "StreamingOp on sm_120a",
         ),
     ),

@@ -60,13 +60,14 @@ class AddOp(Op):
     @classmethod
     def lower(cls, target: Target, op: ScheduledOp) -> ScheduledOp:
         op = super().lower(target, op)
+        front = op.extents["M"]
         flat = _flattened(op)
         if tiles.streams(flat, ("a", "b", "y"), "N"):
             op = flat
         rows, columns = op.extents["M"], op.extents["N"]
         if op is flat:
             shape = tiles.stream_tile(rows, columns, op.infos["y"].itemsize, HALF_PAGE)
-            kind: type[Op] = StreamingAdd
+            kind: type[Op] = FlatAdd if op.extents["M"] != front else StreamingAdd
             config = {"ring_pages": tiles.ring_pages(target)}
         else:
             shape, kind = tiles.direct_tile(columns), DirectAdd
@@ -148,6 +149,12 @@ def ring_of_pages(op: ScheduledOp) -> PipelineSpec:
     return PipelineSpec.streaming(
         input_stages=pages, output_stages=pages // 4, page_bytes=tiles.PAGE_BYTES, scratch_bytes=0
     )
+
+
+class FlatAdd(StreamingAdd):
+    """Rows that lie one behind the other as one: nothing is left of them that could be fewer in a run."""
+
+    resizable = ()
 
 
 def _flattened(op: ScheduledOp) -> ScheduledOp:

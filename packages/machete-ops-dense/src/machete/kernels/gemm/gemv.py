@@ -23,15 +23,32 @@ from machete.megakernel.authoring import (
 from .op import PAGE_BYTES, GemmOp
 
 VECTOR = 8  # elements of a 16-byte access
-MAX_ROWS = 4  # activations of more rows do not fit in registers
+MAX_ROWS = 4
+MAX_ACTIVATIONS = 160  # registers of a thread for rows of a; weights and sums need the others
 RING_PAGES = 14  # if they fit: the deeper the ring, the longer the wait for a dependency that it covers
 LARGEST_STAGE = 2 * PAGE_BYTES  # two stages of it fit every target
 CHUNK = 32  # stages between two meetings of the partial sums
 
 
+#: What `fits` asks for, in words.
+LIMITS = (
+    f"a has at most {MAX_ROWS} rows of one batch, a row of b (with its pair) has at most {LARGEST_STAGE} bytes, "
+    "and K is a multiple of 64"
+)
+
+
 def fits(op: ScheduledOp) -> bool:
     """Whether this path takes the product: few rows of one batch, b's rows in 16-byte units for every warp."""
-    return op.extents["B"] == 1 and op.extents["M"] <= MAX_ROWS and stage_rows(op) is not None
+    rows = stage_rows(op)
+    if op.extents["B"] != 1 or op.extents["M"] > MAX_ROWS or rows is None:
+        return False
+    length = op.extents["K"] * rows * operands(op) // COMPUTE_WARPS
+    return padded_rows(op) * -(-length // (32 * VECTOR)) * VECTOR <= MAX_ACTIVATIONS
+
+
+def padded_rows(op: ScheduledOp) -> int:
+    """Rows of a that the code is for: the next power of two."""
+    return 1 << (max(op.extents["M"], 1) - 1).bit_length()
 
 
 def operands(op: ScheduledOp) -> int:
@@ -56,9 +73,8 @@ def lowered(op: ScheduledOp) -> ScheduledOp:
     rows = stage_rows(op)
     assert rows is not None  # `fits` said so
     k = op.extents["K"]
-    m = 1 << (max(op.extents["M"], 1) - 1).bit_length()
     packed = op.infos["b"].strides[1] == k
-    tile_sizes = {"B": 1, "M": m, "N": rows}
+    tile_sizes = {"B": 1, "M": padded_rows(op), "N": rows}
     config = {**op.config, "k": k, "packed": packed}
     kind = GemvGemm.fused(op.op.fusion_types)
     return replace(op, op=kind, tile_sizes=tile_sizes, config=dict(sorted(config.items())), boxes={})

@@ -7,10 +7,20 @@ from typing import ClassVar
 import torch
 
 from machete.megakernel import Fusion, Op, PipelineSpec, ScheduledOp, Target, TmaBox
-from machete.megakernel.errors import DtypeError, ExtentError, ScheduleError, StrideError, TargetError, TileSizeError
+from machete.megakernel.errors import (
+    AlignmentError,
+    DtypeError,
+    ExtentError,
+    ScheduleError,
+    StrideError,
+    TargetError,
+    TensorTypeError,
+    TileSizeError,
+)
 
 PAGE_BYTES = 16 * 1024
 TILE_M = 128
+TMA_ALIGNMENT = 16
 L2_REUSE = 8  # how often a panel of an operand is read while it is in L2, roughly
 TILE_K = 64  # 128 bytes of a 16-bit type: one swizzle atom, and one page holds 128 rows of it
 _OPERAND_DTYPES = (torch.bfloat16, torch.float16)
@@ -58,7 +68,15 @@ class GemmOp(Op):
             epilogue: applied to each result in this order, such as `Bias`, `Activation`, `ResidualAdd`.
             tile_n: columns of c per tile, 64, 128 or 256; chosen from the shape when left out.
         """
-        ranks = {name: getattr(x, "ndim", None) for name, x in (("a", a), ("b", b), ("c", c))}
+        for name, x in (("a", a), ("b", b), ("c", c)):
+            if not isinstance(x, torch.Tensor):
+                raise TensorTypeError(
+                    what=f"GemmOp: `{name}` is a {type(x).__name__}, no torch.Tensor",
+                    where="GemmOp.schedule",
+                    why="ops read and write the memory of torch tensors",
+                    fix=f"{name}=torch.as_tensor(…)",
+                )
+        ranks = {name: x.ndim for name, x in (("a", a), ("b", b), ("c", c))}
         if set(ranks.values()) == {2}:
             a, b, c = a.unsqueeze(0), b.unsqueeze(0), c.unsqueeze(0)
         elif set(ranks.values()) != {3}:
@@ -102,6 +120,13 @@ class GemmOp(Op):
                     where="GemmOp",
                     why="both matrices of a pair are read in the same steps",
                     fix="use two slices of one weight, or two tensors of one layout",
+                )
+            if name.startswith("combine") and info.alignment < TMA_ALIGNMENT:
+                raise AlignmentError(
+                    what=f"`{name}` is aligned to {info.alignment} bytes",
+                    where="GemmOp",
+                    why=f"rows of weights are copied in units of {TMA_ALIGNMENT} bytes",
+                    fix=f"slice at a multiple of {TMA_ALIGNMENT // info.itemsize} elements",
                 )
         if op.extents["K"] == 0:
             raise ExtentError(
@@ -153,12 +178,14 @@ class GemmOp(Op):
 
 def _refuse_unsupported_fusions(op: ScheduledOp, target: Target) -> None:
     """Norm on load and GLU pairs need whole rows of a at hand, which tiles of many rows do not have yet."""
+    from . import gemv
+
     for slot, _, kind in op.op.fusion_types:
         if slot != "epilogue":
             raise TargetError(
                 what=f"{kind.__name__} as {slot} of a GemmOp with M = {op.extents['M']}",
                 where=f"{op} on {target.name}",
-                why="it is there for up to 4 rows of one batch, and every K that is a multiple of 64",
+                why=f"it is there where {gemv.LIMITS}",
                 fix="schedule it as an op of its own before or after the product",
             )
 

@@ -49,6 +49,16 @@ class WgmmaGemm(OperandLoader, GemmOp):
         tCrC.fill(0.0)
         mma.set(warpgroup.Field.ACCUMULATE, True)
 
+        if self.K > 0:  # it may be smaller in a run than it was planned
+            self._accumulate(ring, mma, tCrC, tCrA, tCrB)
+
+        warp = cute.arch.make_warp_uniform(cute.arch.thread_idx()[0] // 32)
+        row = tile_M * self.tile_size_M + warp * 16
+        store_fragment(c, tile_B, row, tile_N * self.tile_size_N, tCrC, self.tile_size_N // 8, epilogue)
+
+    @cute.jit
+    def _accumulate(self, ring, mma, tCrC, tCrA, tCrB):
+        """Multiply all steps of K, each released when the one after it has been issued."""
         previous = ring.wait()
         self._multiply(mma, tCrC, tCrA, tCrB, previous.page)
         for _ in cutlass.range(1, (self.K + TILE_K - 1) // TILE_K, unroll=1):
@@ -59,10 +69,6 @@ class WgmmaGemm(OperandLoader, GemmOp):
             previous = stage
         warpgroup.wait_group(0)
         ring.release(previous)
-
-        warp = cute.arch.make_warp_uniform(cute.arch.thread_idx()[0] // 32)
-        row = tile_M * self.tile_size_M + warp * 16
-        store_fragment(c, tile_B, row, tile_N * self.tile_size_N, tCrC, self.tile_size_N // 8, epilogue)
 
     def _operand(self, ring, dtype, rows: int, offset):
         """`rows` x TILE_K of every page of the ring, in the layout TMA wrote; the last mode is the page."""

@@ -77,6 +77,13 @@ def checked_scalar(op: OpDeclaration, name: str, dtype: torch.dtype, arguments: 
     value = arguments[name]
     if dtype.is_floating_point:
         if isinstance(value, (int, float)) and not isinstance(value, bool):
+            if math.isfinite(value) and abs(value) > torch.finfo(dtype).max:
+                raise ScalarError(
+                    what=f"{op.name}: {name}={value!r} does not fit {wanted}",
+                    where=where,
+                    why=f"the largest {wanted} is {torch.finfo(dtype).max:.4g}",
+                    fix="pass a smaller value, or float('inf')",
+                )
             return float(value)
     elif isinstance(value, int) and not isinstance(value, bool):
         bits = 8 * dtype.itemsize - 1

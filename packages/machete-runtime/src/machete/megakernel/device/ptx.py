@@ -63,6 +63,21 @@ LAB_DONE:
     )
 
 
+def mbarrier_test(barrier, parity) -> Int32:
+    """1 if the phase of parity `parity` is complete, else 0 (mbarrier.test_wait.parity, does not block)."""
+    return _ptx(
+        "{ .reg .pred done; mbarrier.test_wait.parity.shared::cta.b64 done, [{$r0}], {$r1};"
+        " selp.b32 {$w0}, 1, 0, done; }",
+        write_only_types=[Int32],
+        read_only_args=[barrier, parity],
+    )
+
+
+def trap() -> None:
+    """trap: end the kernel with an error."""
+    _ptx("trap;")
+
+
 def counter_wait(address, threshold) -> None:
     """Poll a global counter (ld.acquire.gpu) until it reaches `threshold`."""
     _ptx(

@@ -19,7 +19,7 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32, Int64
+from cutlass import Int32, Int64, const_expr
 
 from machete.megakernel.plan.shared import SharedLayout
 
@@ -75,6 +75,17 @@ class _Ring:
     base: Any  # Int32 shared address of the kernel's dynamic shared memory
     state: Any  # register array: [page, parity, …]
     stage_pages: int
+
+    @property
+    def _stage_bytes(self) -> int:
+        return self.stage_pages * self.layout.page_bytes
+
+    @cute.jit
+    def _check_span(self, nbytes, offset: cutlass.Constexpr):
+        """A copy beyond the end of its stage would overwrite the next one: stop instead, and say so."""
+        if nbytes + offset > self._stage_bytes:
+            ptx.mark("{0} bytes from offset {1} do not fit a stage of {2} bytes", nbytes, offset, self._stage_bytes)
+            ptx.trap()
 
     def _barrier(self, offset: int, index):
         return self.base + (index * 8 + offset)
@@ -156,6 +167,7 @@ class LoadRing(_Ring):
         """
         itemsize = tensor.element_type.width // 8
         nbytes = count * itemsize
+        self._check_span(nbytes, offset)
         bulk = nbytes & -16
         source = tensor.iterator.toint() + Int64(first) * itemsize
         target = stage.address + offset
@@ -193,6 +205,9 @@ class LoadRing(_Ring):
         """Skip to a page where a stage of this size may begin (ops with other stage sizes came before)."""
         while self.state[0] % self.stage_pages != 0:
             page = self.state[0]
+            if const_expr(self.in_flight is not None):
+                while self.state[4] >= self.layout.ring_pages:
+                    self._await_landing()  # never more pages in flight than the ring has (see `Throttle.pages`)
             ptx.mbarrier_wait(self._barrier(self.layout.empty_offset, page), self.state[1])
             if ptx.lane_index() == 0:
                 ptx.mbarrier_arrive(self._barrier(self.layout.full_offset, page))
@@ -275,10 +290,22 @@ class StoreRing(_Ring):
     def wait(self) -> Stage:
         """Wait for the next stage that compute has forwarded."""
         slot = self.state[0]
+        self._free_if_idle(slot)
         ptx.mbarrier_wait(self._barrier(self.layout.out_full_offset, slot), self.state[1])
         page = ptx.shared_word(Int32, self.base + (slot * 4 + self.layout.out_page_offset))
         self._next()
         return self._stage(page)
+
+    @cute.jit
+    def _free_if_idle(self, slot):
+        """With nothing to store yet, give back what has been read: compute may be waiting for just these pages."""
+        ready = ptx.mbarrier_test(self._barrier(self.layout.out_full_offset, slot), self.state[1])
+        ready = cute.arch.shuffle_sync(ready, 0)
+        if ready == 0 and self.state[3] > 0:
+            if ptx.lane_index() == 0:
+                ptx.bulk_wait_read(0)
+            while self.state[3] > 0:
+                self._free_oldest()
 
     @cute.jit
     def _next(self):
@@ -293,6 +320,7 @@ class StoreRing(_Ring):
         """Copy `count` elements from `offset` bytes into the stage to a contiguous rank-1 `tensor` from `first` on."""
         itemsize = tensor.element_type.width // 8
         nbytes = count * itemsize
+        self._check_span(nbytes, offset)
         bulk = nbytes & -16
         target = tensor.iterator.toint() + Int64(first) * itemsize
         source = stage.address + offset

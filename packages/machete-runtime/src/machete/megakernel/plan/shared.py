@@ -238,7 +238,9 @@ def _what_fits(kinds: Sequence[Kind], target: Target) -> Iterator[str]:
         for value in values:
             limited = [replace(kind, pipeline=_limited(kind.pipeline, field, value)) for kind in kinds]
             if _layout(limited, target).total_bytes <= target.shared_bytes:
-                yield f"{argument}={value}"
+                outputs = max(spec.output_stages for spec in specs)
+                also = f" with output_stages={value}" if argument == "input_stages" and outputs > value else ""
+                yield f"{argument}={value}{also}"
                 break
 
 
