@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import threading
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
@@ -149,3 +150,57 @@ def test_a_stream_catches_up_with_the_binding(op_classes, monkeypatch: pytest.Mo
     assert written() == [0, 3, 0, 0]
     streams.run(2)
     assert written() == [0, 0, 0, -3]
+
+
+def test_a_new_stream_waits_for_a_change_of_the_binding(op_classes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A launcher that is made while a tensor is replaced would copy half of the change, and not hear of the rest."""
+    x, y = integers(), torch.zeros(N)
+    kernel = Megakernel(chain(op_classes, x, y, 1))
+    streams = Streams(kernel, [x, y], monkeypatch)
+    monkeypatch.setattr(stream_module, "prepare", lambda *_: lambda: None)
+    bound = kernel._bind()
+    bound._index, bound._launchers = 0, streams._launchers
+    bound._current_device, bound._stream, capturing = (lambda: 0), (lambda _: 7), [False]
+    bound._capturing = lambda: capturing[0]
+    for capturing[0], made in ((False, streams._launchers.on), (True, streams._launchers._captured)):
+        thread = threading.Thread(target=bound.launch)
+        with kernel._lock:
+            thread.start()
+            thread.join(0.2)
+            assert thread.is_alive()
+            assert not made
+        thread.join(10)
+        assert not thread.is_alive()
+        assert 7 in (streams._launchers._captured if capturing[0] else made)
+    with kernel._lock:
+        capturing[0] = False
+        thread = threading.Thread(target=bound.launch)
+        thread.start()
+        thread.join(10)
+        assert not thread.is_alive(), "a stream that has a launcher needs no lock"
+
+
+def test_threads_take_turns_on_the_simulator(op_classes) -> None:
+    """Runs share counters and temporaries."""
+    x, y = integers(), torch.zeros(N)
+    kernel = Megakernel(chain(op_classes, x, y, 2))
+    kernel.run()
+    running: list[int] = []
+    together: list[set[int]] = []
+
+    def run(number: int) -> None:
+        def progress(*_: int) -> None:
+            running.append(number)
+
+        kernel.run(progress=progress)
+
+    for _ in range(3):
+        running.clear()
+        threads = [threading.Thread(target=run, args=[number]) for number in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        together.append({number for number, _ in itertools.groupby(running)})
+        assert len(list(itertools.groupby(running))) == len(together[-1]), "each run ends before the next one begins"
+        assert torch.equal(y, 4 * x)

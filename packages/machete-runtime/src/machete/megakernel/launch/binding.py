@@ -6,12 +6,20 @@ with nothing that they did not share memory with before, and add one difference 
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from numbers import Number
 
 import numpy as np
 import torch
 
 from machete.megakernel.abi import schedule_checks as checks
-from machete.megakernel.abi.errors import AlignmentError, OverlapError, UnknownArgumentError, closest, listing
+from machete.megakernel.abi.errors import (
+    AlignmentError,
+    OverlapError,
+    TensorTypeError,
+    UnknownArgumentError,
+    closest,
+    listing,
+)
 from machete.megakernel.abi.op import Op
 from machete.megakernel.abi.rebinding import checked_replacement
 from machete.megakernel.abi.scheduled import ScheduledOp
@@ -85,8 +93,10 @@ class Binding:
             if isinstance(value, torch.Tensor):
                 tensors[self.slot_named(name)] = value
             else:
+                if name in self._names and name not in self._scalars and not isinstance(value, Number):
+                    raise _neither(name, value)
                 scalars += self._scalar_words(name, value)
-        for old, new in replaced:
+        for old, new in _pairs(replaced):
             if not isinstance(old, Slot):
                 old = self.slot_of(TensorInfo.of("the tensor to replace", old), "Megakernel.run(replace=…)")
             elif not old.bound:
@@ -296,6 +306,31 @@ class Binding:
             why=f"the ops of this kernel have {listing(known)}",
             fix="use one of these names: tensors for tensors, numbers for scalars",
         )
+
+
+def _pairs(replaced: object) -> list[tuple[torch.Tensor | Argument, torch.Tensor]]:
+    """The pairs of `replaced`, if that is what it consists of."""
+    if isinstance(replaced, Iterable) and not isinstance(replaced, torch.Tensor | Mapping):
+        pairs = list(replaced)
+        if all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs):
+            return pairs
+    raise UnknownArgumentError(
+        what=f"replace is no list of pairs of tensors, but of type {type(replaced).__name__}"
+        if not isinstance(replaced, tuple | list)
+        else "replace has entries that are no pairs of tensors",
+        where="Megakernel.run(replace=…)",
+        why="each entry is a bound tensor, or an argument, and the tensor that takes its place",
+        fix="kernel.run(replace=[(old, new)])",
+    )
+
+
+def _neither(name: str, value: object) -> TensorTypeError:
+    return TensorTypeError(
+        what=f"`{name}` is of type {type(value).__name__}, neither a tensor nor a number",
+        where=f"Megakernel.run({name}=…)",
+        why="tensors take the place of tensors, numbers that of scalars",
+        fix="pass a torch.Tensor, or leave the argument out to keep what is bound",
+    )
 
 
 def _not_bound(what: str, where: str) -> UnknownArgumentError:

@@ -32,10 +32,20 @@ class Extents:
                 self._named.setdefault(name, []).extend(dims)
         self._changes: dict[str, Change] = {}
 
-    def check(self, extents: Mapping[str, int]) -> None:
-        """Raise unless dims may have these extents: from 0 to the planned ones."""
+    def checked(self, extents: object) -> Mapping[str, int]:
+        """The extents, if dims may have them: from 0 to the planned ones; none for None."""
+        if extents is None:
+            return {}
+        if not isinstance(extents, Mapping):
+            raise UnknownArgumentError(
+                what=f"extents is no mapping, but of type {type(extents).__name__}",
+                where="Megakernel.run(extents=…)",
+                why="extents belong to dims, which have names",
+                fix=f"extents={{name: extent}}; the ops of this kernel have {listing(sorted(self._named))}",
+            )
         for name, extent in extents.items():
             self._check(name, extent)
+        return extents
 
     def set(self, extents: Mapping[str, int]) -> list[Change]:
         """Let dims have other extents, checked before."""

@@ -30,7 +30,9 @@ from .temporaries import ARENA, placed
 logger = logging.getLogger("machete.megakernel")
 
 DEFAULT_TARGET = "sm_90a"
+UNCHANGED: Replacements = ()
 SIMULATED_SMS = 4  # enough CTAs for real concurrency, few enough to be quick
+MOST_SIMULATED_SMS = 1024
 
 
 @dataclass(frozen=True)
@@ -86,21 +88,13 @@ class Megakernel:
         schedule: str = "auto",
         profile: Mapping[str, float] | None = None,
     ) -> None:
-        ops = _checked(list(ops))
+        ops = _checked(ops)
         self.device = ops[0].device
         self.simulated = self.device.type == "cpu"
         self.target = self._choose_target(arch)
         if throttle is not None:
             self.target = dataclasses.replace(self.target, throttle=throttle)
-        if num_sms is None:
-            num_sms = SIMULATED_SMS if self.simulated else _sm_count(self.device)
-        elif not self.simulated and num_sms > _sm_count(self.device):
-            raise PlanError(
-                what=f"num_sms={num_sms}, but {self.device} has {_sm_count(self.device)} SMs",
-                where="Megakernel(ops, num_sms=…)",
-                why="all CTAs have to be resident at the same time, one on each SM",
-                fix="leave num_sms out to use every SM",
-            )
+        num_sms = _checked_sms(num_sms, self.device)
         self._ops, self._arena_bytes = placed([op.op.lower(self.target, op) for op in ops])
         self.plan = Plan.build(self._ops, self.target, num_sms, schedule=schedule, profile=profile or {})
         self.plan.verify()
@@ -139,7 +133,7 @@ class Megakernel:
         *,
         sync: bool = True,
         progress: Callable[[int, int], None] | None = None,
-        replace: Replacements = (),
+        replace: Replacements = UNCHANGED,
         extents: Mapping[str, int] | None = None,
         **arguments: torch.Tensor | float,
     ) -> RunReport:
@@ -158,11 +152,27 @@ class Megakernel:
                 scalars.
         """
         bound = self._bound or self._bind()
-        if arguments or replace or extents:
+        changes = bool(arguments) or replace is not UNCHANGED or extents is not None
+        started = time.perf_counter()
+        if self.simulated:
+            with self._lock:  # runs share counters and temporaries
+                if changes:
+                    bound.change(arguments, replace, extents)
+                self.report = report = self._simulate(bound, progress)
+            return report
+        if changes:
             with self._lock:
-                bound.change(arguments, replace, extents or {})
-                return self._run(bound, sync, progress)
-        return self._run(bound, sync, progress)
+                bound.change(arguments, replace, extents)
+                runs = bound.launch()
+        else:
+            runs = bound.launch()
+        if not sync:
+            self.report = self._launched
+            return self._launched
+        if runs:
+            torch.cuda.current_stream(self.device).synchronize()
+        self.report = report = RunReport(str(self.device), self.target.name, time.perf_counter() - started)
+        return report
 
     __call__ = run
 
@@ -175,19 +185,6 @@ class Megakernel:
         bound = self._bound or self._bind()
         with self._lock:
             return bound.binding.borrow(tensor)
-
-    def _run(self, bound: "_Bound", sync: bool, progress: Callable[[int, int], None] | None) -> RunReport:
-        if self.simulated:
-            self.report = self._simulate(bound, progress)
-        elif sync:
-            started = time.perf_counter()
-            if bound.launch():
-                torch.cuda.current_stream(self.device).synchronize()
-            self.report = RunReport(str(self.device), self.target.name, time.perf_counter() - started)
-        else:
-            bound.launch()
-            self.report = self._launched
-        return self.report
 
     def _simulate(self, bound: "_Bound", progress: Callable[[int, int], None] | None) -> RunReport:
         from .simulator import simulate
@@ -221,7 +218,7 @@ class _Bound:
         artefact: Artefact,
         lock: threading.RLock,
     ) -> None:
-        """`lock` is held by whoever changes the binding, until the first launch with it."""
+        """`lock` is held by whoever changes the binding, until the first launch with it, and by whoever copies it."""
         on_gpu = device.type == "cuda"
         tables = Tables(plan, device)
         encode = tensormap.encode_with_driver if on_gpu else tensormap.encode
@@ -246,9 +243,9 @@ class _Bound:
         else:
             self.state = self.make_state()
 
-    def change(self, arguments: Mapping[str, object], replaced: Replacements, extents: Mapping[str, int]) -> None:
-        """Rebind; raises before anything changes."""
-        self._extents.check(extents)
+    def change(self, arguments: Mapping[str, object], replaced: Replacements, extents: object) -> None:
+        """Rebind; raises before anything changes. The caller holds the lock."""
+        extents = self._extents.checked(extents)
         self._changed(self.binding.rebind(arguments, replaced) + self._extents.set(extents))
 
     def _changed(self, changes: list[Change]) -> None:
@@ -265,9 +262,14 @@ class _Bound:
                 return self.launch()
         stream = self._stream(self._index)
         if self._capturing():
-            self._launchers.captured(stream).launch()
+            with self._lock:
+                captured = self._launchers.captured(stream)
+            captured.launch()
             return False
-        launcher = self._launchers.on.get(stream) or self._launchers.add(stream)
+        launcher = self._launchers.on.get(stream)
+        if launcher is None:
+            with self._lock:
+                launcher = self._launchers.add(stream)
         if launcher.changes:
             with self._lock:
                 launcher.catch_up()
@@ -279,8 +281,46 @@ def _sm_count(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
-def _checked(ops: list[ScheduledOp]) -> list[ScheduledOp]:
-    """The ops, if there are some, and all on one device."""
+def _checked_sms(num_sms: object, device: torch.device) -> int:
+    """How many CTAs to launch: as asked for, or the default of the device."""
+    simulated = device.type == "cpu"
+    if num_sms is None:
+        return SIMULATED_SMS if simulated else _sm_count(device)
+    where = "Megakernel(ops, num_sms=…)"
+    if isinstance(num_sms, bool) or not isinstance(num_sms, int):
+        raise PlanError(
+            what=f"num_sms={num_sms!r} is no int",
+            where=where,
+            why="it is the number of CTAs to launch",
+            fix="leave num_sms out to use every SM",
+        )
+    if simulated and num_sms > MOST_SIMULATED_SMS:
+        raise PlanError(
+            what=f"num_sms={num_sms}, but the simulator has at most {MOST_SIMULATED_SMS} SMs",
+            where=where,
+            why="each SM is one simulated CTA, and all of them are resident at the same time",
+            fix=f"leave num_sms out to simulate {SIMULATED_SMS} SMs",
+        )
+    if not simulated and num_sms > _sm_count(device):
+        raise PlanError(
+            what=f"num_sms={num_sms}, but {device} has {_sm_count(device)} SMs",
+            where=where,
+            why="all CTAs have to be resident at the same time, one on each SM",
+            fix="leave num_sms out to use every SM",
+        )
+    return num_sms
+
+
+def _checked(ops: Iterable[ScheduledOp]) -> list[ScheduledOp]:
+    """The ops, if it is a list with some, and all are on one device."""
+    if not isinstance(ops, Iterable):
+        raise PlanError(
+            what=f"ops must be a list of scheduled ops, found {type(ops).__name__}",
+            where="Megakernel(ops)",
+            why="a kernel runs a list of ops, even if it is only one",
+            fix="pass the list that SomeOp.schedule(...) returns, or put a single op into a list: Megakernel([op])",
+        )
+    ops = list(ops)
     for op in ops:
         if not isinstance(op, ScheduledOp):
             raise PlanError(

@@ -1,6 +1,5 @@
 """A kernel on CUDA streams: one launcher for each stream, and for each binding that a graph captured."""
 
-import threading
 from collections.abc import Callable, Iterable
 
 import torch
@@ -46,7 +45,11 @@ def use_on_current_stream(tensor: torch.Tensor) -> None:
 
 
 class StreamLaunchers:
-    """The launchers of one kernel on one device. Its device is the current one when methods are called."""
+    """The launchers of one kernel on one device. Its device is the current one when methods are called.
+
+    Whoever calls a method holds the lock that changes of the binding are made under: a new launcher copies the image,
+    which must not change meanwhile, and has to hear of every change after. Looking a stream up in `on` needs no lock.
+    """
 
     def __init__(
         self,
@@ -61,7 +64,6 @@ class StreamLaunchers:
         self._make_state, self._device, self._num_sms = make_state, device, num_sms
         self._capture = 0  # number of the capture that `_captured` belongs to
         self._captured: dict[int, StreamLauncher] = {}
-        self._lock = threading.Lock()
         self.on: dict[int, StreamLauncher] = {}  # stream to its launcher
 
     def changed(self, changes: Iterable[Change]) -> None:
@@ -73,13 +75,12 @@ class StreamLaunchers:
                 launcher.changes |= changes
 
     def add(self, stream: int) -> StreamLauncher:
-        """The launcher for a stream that has none yet."""
-        with self._lock:
-            if stream not in self.on:
-                for tensor in (*self._tables.tensors, *self._binding.tensors()):
-                    use_on_current_stream(tensor)
-                self.on[stream] = self._launcher(self._make_state(), stream)
-            return self.on[stream]
+        """The launcher for a stream that had none yet when it was looked up."""
+        if stream not in self.on:
+            for tensor in (*self._tables.tensors, *self._binding.tensors()):
+                use_on_current_stream(tensor)
+            self.on[stream] = self._launcher(self._make_state(), stream)
+        return self.on[stream]
 
     def captured(self, stream: int) -> StreamLauncher:
         """The launcher for a stream that is being captured: a state that never changes, kept alive by the graph.
@@ -89,15 +90,14 @@ class StreamLaunchers:
         capture = capture_on(stream)
         assert capture is not None
         number, graph = capture
-        with self._lock:
-            if number != self._capture:
-                self._capture, self._captured = number, {}
-            if stream not in self._captured:
-                with not_captured(self._device):
-                    launcher = self._launcher(self._make_state(), stream)
-                keep_with(graph, (launcher.state, self._tables, self._binding.tensors()))
-                self._captured[stream] = launcher
-            return self._captured[stream]
+        if number != self._capture:
+            self._capture, self._captured = number, {}
+        if stream not in self._captured:
+            with not_captured(self._device):
+                launcher = self._launcher(self._make_state(), stream)
+            keep_with(graph, (launcher.state, self._tables, self._binding.tensors()))
+            self._captured[stream] = launcher
+        return self._captured[stream]
 
     def _launcher(self, state: LaunchState, stream: int) -> StreamLauncher:
         return StreamLauncher(self._artefact, self._binding.image, state, self._device, self._num_sms, stream)
