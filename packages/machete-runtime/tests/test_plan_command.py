@@ -64,6 +64,13 @@ def test_ops_may_be_a_function(file: Path) -> None:
     [
         pytest.param("", [], "defines neither ops() nor OPS", id="no ops"),
         pytest.param("OPS = []\n", [], "no ops", id="an empty list"),
+        pytest.param("OPS = 3\n", [], "no list of scheduled ops", id="no list"),
+        pytest.param("OPS = made[0]\n", [], "no list of scheduled ops", id="a single op"),
+        pytest.param("OPS = [made]\n", [], "no list of scheduled ops", id="nested lists"),
+        pytest.param("\n\n1 / 0\n", [], "cannot be run: ZeroDivisionError", id="an exception"),
+        pytest.param("def ops():\n    raise SystemExit(3)\n", [], "cannot be run: SystemExit: 3", id="an exit"),
+        pytest.param("OPS = (\n", [], "cannot be run: SyntaxError", id="a syntax error"),
+        pytest.param("OPS = made\n", ["--svg", "no/such/folder.svg"], "cannot write no/such", id="no such folder"),
         pytest.param("OPS = made\n", ["--arch", "sm_80"], "unknown architecture 'sm_80'", id="an unknown architecture"),
         pytest.param("OPS = made\n", ["--num-sms", 0], "num_sms=0", id="no SMs"),
         pytest.param("OPS = made\n", ["--schedule", "fast"], "schedule='fast'", id="an unknown schedule"),
