@@ -24,6 +24,7 @@ from .abi.errors import (
     TargetError,
     TensorTypeError,
     TileSizeError,
+    TracerMissingError,
     UnknownArgumentError,
 )
 
@@ -51,5 +52,6 @@ __all__ = [
     "TargetError",
     "TensorTypeError",
     "TileSizeError",
+    "TracerMissingError",
     "UnknownArgumentError",
 ]

@@ -26,6 +26,7 @@ from machete.megakernel.abi.errors import (
     TargetError,
     TensorTypeError,
     TileSizeError,
+    TracerMissingError,
     UnknownArgumentError,
 )
 from machete.megakernel.abi.version import ABI
@@ -87,5 +88,6 @@ __all__ = [
     "TensorTypeError",
     "TileSizeError",
     "TmaBox",
+    "TracerMissingError",
     "UnknownArgumentError",
 ]

@@ -34,6 +34,7 @@ __all__ = [
     "TargetError",
     "TensorTypeError",
     "TileSizeError",
+    "TracerMissingError",
     "UnknownArgumentError",
 ]
 
@@ -154,6 +155,10 @@ class SimulatorMissingError(MacheteError, ImportError):
         fix: str = "pip install 'machete-runtime[sim]'",
     ) -> None:
         super().__init__(what=what, where=where, why=why, fix=fix)
+
+
+class TracerMissingError(MacheteError, ImportError):
+    """A kernel is to be traced, and no tracer is installed."""
 
 
 class AbiMismatchError(MacheteError, ImportError):

@@ -22,6 +22,7 @@ from machete.megakernel.plan.shared import INLINE_WAITS, RECORD_OFFSET, ROW_BYTE
 from . import ptx
 from .instruction import BoundOp, Dependencies, Instruction, TileRange
 from .ring import ComputeRing, LoadRing, StoreRing
+from .tracing import ROLES, Hooks
 
 COMPUTE_WARPS = 8
 COMPUTE_THREADS = 32 * COMPUTE_WARPS
@@ -46,7 +47,11 @@ def _call(method, arguments):
 class PersistentKernel:
     """Traceable kernel for a set of kinds and a shared-memory layout; everything else is data."""
 
-    def __init__(self, kinds: tuple[Kind, ...], layout: SharedLayout, throttle: Throttle) -> None:
+    def __init__(
+        self, kinds: tuple[Kind, ...], layout: SharedLayout, throttle: Throttle, hooks: Hooks | None = None
+    ) -> None:
+        self.hooks = hooks
+        self.trace: Int64 | None = None  # address of the trace buffer, while the kernel is traced with hooks
         self.kinds, self.layout, self.throttle = kinds, layout, throttle
         self.loads = any("load" in kind.declaration.phases for kind in kinds)
         self.stores = any("store" in kind.declaration.phases for kind in kinds)
@@ -276,7 +281,14 @@ class PersistentKernel:
         else:
             ptx.mark(f"{phase} of op {{0}} ({name}) tile {{1}}", instruction.op, tile)
         method = getattr(bound.instance(), phase)
+        self._hook("begin", phase, instruction, tile)
         _call(method, bound.arguments(phase, tile, available))
+        self._hook("end", phase, instruction, tile)
+
+    def _hook(self, when: str, phase: str, instruction, tile) -> None:
+        """Let the tracer add its code, if there is one."""
+        if self.hooks is not None:
+            getattr(self.hooks, when)(self.trace, ROLES[phase], phase, instruction.op, tile)
 
     @cute.jit
     def _compute(self, base, counters):
@@ -408,7 +420,9 @@ class PersistentKernel:
         num_descriptors: Int32,
         counters: Int64,
         num_counters: Int32,
+        trace: Int64 | None,
     ):
+        self.trace = trace
         thread = cute.arch.thread_idx()[0]
         warp = cute.arch.make_warp_uniform(thread // 32)
         cta = cute.arch.block_idx()[0]
@@ -458,10 +472,16 @@ class PersistentKernel:
         num_descriptors: Int32,
         counters: Int64,
         num_counters: Int32,
+        trace: Int64 | None,
         stream,
     ):
-        """The host side that `cute.compile` wants; machete launches the compiled kernel itself."""
-        self.kernel(queue_begin, rows, waits, records, descriptors, num_descriptors, counters, num_counters).launch(
+        """The host side that `cute.compile` wants; machete launches the compiled kernel itself.
+
+        `trace` is None without hooks; then the kernel has no such parameter.
+        """
+        self.kernel(
+            queue_begin, rows, waits, records, descriptors, num_descriptors, counters, num_counters, trace
+        ).launch(
             grid=[1, 1, 1],  # whoever launches the compiled kernel decides
             block=[THREADS, 1, 1],
             smem=self.layout.total_bytes,

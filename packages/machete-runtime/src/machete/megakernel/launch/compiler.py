@@ -18,6 +18,7 @@ from cutlass.cute.runtime import make_fake_stream
 from machete.megakernel.abi.errors import LaunchError
 from machete.megakernel.abi.target import Target
 from machete.megakernel.device.kernel import THREADS, PersistentKernel
+from machete.megakernel.device.tracing import Hooks
 from machete.megakernel.plan.kinds import Kind
 from machete.megakernel.plan.shared import SharedLayout
 
@@ -30,16 +31,21 @@ _cache: dict[tuple, Artefact] = {}
 _lock = threading.Lock()  # the DSL keeps trace state in module globals
 
 
-def compile_kernel(kinds: tuple[Kind, ...], layout: SharedLayout, target: Target) -> Artefact:
-    """Compile for `target`, or return what this process compiled before."""
+def compile_kernel(
+    kinds: tuple[Kind, ...], layout: SharedLayout, target: Target, hooks: Hooks | None = None
+) -> Artefact:
+    """Compile for `target`, or return what this process compiled before. Code with hooks is compiled each time."""
+    if hooks is not None:
+        with _lock:
+            return _compile(kinds, layout, target, hooks)
     key = (tuple(kind.key for kind in kinds), layout, target)
     with _lock:
         if key not in _cache:
-            _cache[key] = _compile(kinds, layout, target)
+            _cache[key] = _compile(kinds, layout, target, None)
         return _cache[key]
 
 
-def _compile(kinds: tuple[Kind, ...], layout: SharedLayout, target: Target) -> Artefact:
+def _compile(kinds: tuple[Kind, ...], layout: SharedLayout, target: Target, hooks: Hooks | None) -> Artefact:
     names = ", ".join(sorted({kind.op.__name__ for kind in kinds}))
     logger.info("compiling %d kind(s) for %s: %s", len(kinds), target.name, names)
     started = time.perf_counter()
@@ -52,11 +58,12 @@ def _compile(kinds: tuple[Kind, ...], layout: SharedLayout, target: Target) -> A
         Int32(0),
         Int64(0),
         Int32(0),
+        None if hooks is None else Int64(0),
         make_fake_stream(),
     )
     with tempfile.TemporaryDirectory(prefix="machete-compile-") as folder:
         compiled = cute.compile(
-            PersistentKernel(kinds, layout, target.throttle).launch,
+            PersistentKernel(kinds, layout, target.throttle, hooks).launch,
             *arguments,
             options=f"--gpu-arch {target.name} --keep-ptx --keep-cubin --generate-line-info --dump-dir {folder}",
         )

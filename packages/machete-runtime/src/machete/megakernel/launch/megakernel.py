@@ -26,6 +26,7 @@ from .slots import Change
 from .state import LaunchState, Tables
 from .stream import StreamLaunchers
 from .temporaries import ARENA, placed
+from .tracing import find_tracer
 
 logger = logging.getLogger("machete.megakernel")
 
@@ -71,6 +72,7 @@ class Megakernel:
         schedule: "static" plans a queue for each SM; with "dynamic" SMs fetch what to do next while the kernel runs;
             "auto" decides by whether the ops are irregular. `plan.schedule` says what it is.
         profile: measured µs of one tile by kind (`kernel.plan.kinds`), for the plan's cost model.
+        trace: have the installed tracer record what the kernel does; see `trace_buffer`.
         seed: order in which the simulator interleaves warps and completes copies.
 
     Raises:
@@ -87,6 +89,7 @@ class Megakernel:
         throttle: Throttle | None = None,
         schedule: str = "auto",
         profile: Mapping[str, float] | None = None,
+        trace: bool = False,
     ) -> None:
         ops = _checked(ops)
         self.device = ops[0].device
@@ -98,6 +101,7 @@ class Megakernel:
         self._ops, self._arena_bytes = placed([op.op.lower(self.target, op) for op in ops])
         self.plan = Plan.build(self._ops, self.target, num_sms, schedule=schedule, profile=profile or {})
         self.plan.verify()
+        self._tracing = find_tracer()(self.plan) if trace else None
         self.seed = seed
         self.report: RunReport | None = None
         self._artefact: Artefact | None = None
@@ -125,7 +129,8 @@ class Megakernel:
         if self._artefact is None:
             from .compiler import compile_kernel
 
-            self._artefact = compile_kernel(self.plan.kinds, self.plan.shared, self.target)
+            hooks = None if self._tracing is None else self._tracing.hooks
+            self._artefact = compile_kernel(self.plan.kinds, self.plan.shared, self.target, hooks)
         return self._artefact
 
     def run(
@@ -176,6 +181,18 @@ class Megakernel:
 
     __call__ = run
 
+    @property
+    def trace_buffer(self) -> torch.Tensor | None:
+        """uint8 on the kernel's device: what the tracer's code has written; None without `trace=True`.
+
+        All launches of the kernel write to the same memory, on whatever stream, and graphs of it as well. Zero it
+        between launches to see one of them alone.
+        """
+        if self._tracing is None:
+            return None
+        bound = self._bound or self._bind()
+        return bound.trace
+
     def argument(self, tensor: torch.Tensor) -> Argument:
         """Declare a bound tensor to be an argument: what stands for it in `run(replace=[(argument, other)])` for good.
 
@@ -201,7 +218,15 @@ class Megakernel:
         with self._lock:
             if self._bound is None:
                 with setting_up(self.device):
-                    self._bound = _Bound(self.plan, self._ops, self._arena_bytes, self.device, artefact, self._lock)
+                    self._bound = _Bound(
+                        self.plan,
+                        self._ops,
+                        self._arena_bytes,
+                        self.device,
+                        artefact,
+                        self._lock,
+                        None if self._tracing is None else self._tracing.buffer_bytes,
+                    )
                 self._ops = self._bound.binding.ops  # from now on the binding alone keeps tensors alive
             return self._bound
 
@@ -217,10 +242,12 @@ class _Bound:
         device: torch.device,
         artefact: Artefact,
         lock: threading.RLock,
+        trace_bytes: int | None,
     ) -> None:
         """`lock` is held by whoever changes the binding, until the first launch with it, and by whoever copies it."""
         on_gpu = device.type == "cuda"
-        tables = Tables(plan, device)
+        tables = Tables(plan, device, trace_bytes)
+        self.trace = None if trace_bytes is None or tables.trace is None else tables.trace[:trace_bytes]
         encode = tensormap.encode_with_driver if on_gpu else tensormap.encode
         image = Image(plan, ops, encode, tables.rows.data_ptr())
         self.binding = Binding(ops, image)

@@ -19,9 +19,10 @@ _ALIGNMENT = 256  # of sections: descriptors need 64 bytes, counters and tables 
 
 
 class Tables:
-    """What follows from the plan alone."""
+    """What follows from the plan alone, and the buffer of a tracer, which all launches share."""
 
-    def __init__(self, plan: Plan, device: torch.device) -> None:
+    def __init__(self, plan: Plan, device: torch.device, trace_bytes: int | None) -> None:
+        """`trace_bytes` is the size of the tracer's buffer, None if the kernel is not traced."""
         program = Program.of(plan)
         self.queue_begin, self.rows, self.waits = (
             upload(array, device) for array in (program.queue_begin, program.rows, program.waits)
@@ -29,11 +30,13 @@ class Tables:
         self.num_counters = program.num_counters
         # One counter more than the program has: the first counts CTAs that have finished.
         self.counter_bytes = plan.shared.counter_bytes * (program.num_counters + 1)
+        self.trace = None if trace_bytes is None else empty(trace_bytes, device).zero_()
 
     @property
     def tensors(self) -> tuple[torch.Tensor, ...]:
         """All of them, to keep alive."""
-        return self.queue_begin, self.rows, self.waits
+        trace = () if self.trace is None else (self.trace,)
+        return self.queue_begin, self.rows, self.waits, *trace
 
 
 class LaunchState:
@@ -55,13 +58,15 @@ class LaunchState:
     def parameters(self) -> list[tuple[int, int]]:
         """The kernel's parameters as (value, bytes), in the order of `PersistentKernel.kernel`."""
         tables = self._tables
+        trace = [] if tables.trace is None else [(tables.trace.data_ptr(), 8)]
         return [
-            *((table.data_ptr(), 8) for table in tables.tensors),
+            *((table.data_ptr(), 8) for table in (tables.queue_begin, tables.rows, tables.waits)),
             (self.data.data_ptr(), 8),
             (self._descriptors, 8),
             (self._num_descriptors, 4),
             (self.counters.data_ptr(), 8),
             (tables.num_counters, 4),
+            *trace,
         ]
 
     def set_words(self, positions: np.ndarray, values: np.ndarray) -> None:
@@ -78,6 +83,8 @@ class LaunchState:
             (self.counters, "counters", True),
             (self.arena, "temporaries", True),
         ]
+        if self._tables.trace is not None:
+            named.append((self._tables.trace, "trace buffer", True))
         regions = [(tensor.data_ptr(), tensor.nbytes, name, writable) for tensor, name, writable in named]
         for number, view in enumerate(binding.views):
             info = binding.now(number)

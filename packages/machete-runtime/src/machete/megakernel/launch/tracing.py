@@ -1,0 +1,44 @@
+"""Find a tracer: a package that records what a kernel does while it runs.
+
+Tracers announce themselves in the entry-point group `machete.tracers`; the runtime knows none by name. The interface
+is one callable, `tracer(plan)`, that returns a `Tracing` for one kernel. Without `trace=True` nothing of it is called,
+and the kernel is the same as if no tracer existed.
+"""
+
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from typing import Protocol
+
+from machete.megakernel.abi.errors import TracerMissingError
+from machete.megakernel.device.tracing import Hooks
+from machete.megakernel.plan.plan import Plan
+
+GROUP = "machete.tracers"
+
+
+class Tracing(Protocol):
+    """What a tracer wants for one kernel.
+
+    Attributes:
+        buffer_bytes: size of the buffer in global memory that the hooks write to. It is zero when the kernel is bound,
+            256-byte aligned, and shared by all launches of the kernel.
+        hooks: emit the code that writes to it.
+    """
+
+    buffer_bytes: int
+    hooks: Hooks
+
+
+def find_tracer() -> Callable[[Plan], Tracing]:
+    """The installed tracer, the one named "default" if there are several; or a TracerMissingError."""
+    found = sorted(entry_points(group=GROUP), key=lambda entry: (entry.name != "default", entry.name))
+    if not found:
+        raise TracerMissingError(
+            what="no tracer is installed",
+            where="Megakernel(ops, trace=True)",
+            why=f"a tracer is a package that announces itself in the entry-point group {GROUP!r}; machete-trace is the "
+            "package that will bring one",
+            fix=f"leave trace out, or install a package with an entry point in {GROUP!r}",
+        )
+    tracer: Callable[[Plan], Tracing] = found[0].load()
+    return tracer

@@ -1,0 +1,114 @@
+"""Tracers: found by entry point, their code around every phase, and none of it in kernels that are not traced."""
+
+from __future__ import annotations
+
+import re
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from machete.megakernel import Megakernel
+from machete.megakernel.errors import TracerMissingError
+from machete.megakernel.launch import compiler
+
+N = 2000  # 8 tiles of Add, 16 of Scale
+
+TRACER = """
+import cutlass.cute as cute
+from cutlass import Int64
+
+ROLES = ("loader", "compute", "storer")
+
+class Counting:
+    '''Six counters: phases that began, and ended, in each role. Then one flag for each tile of op 0.'''
+
+    buffer_bytes = 128
+
+    def __init__(self, plan):
+        self.hooks = self
+
+    def begin(self, buffer, role, phase, op, tile):
+        self._count(buffer + 4 * ROLES.index(role))
+
+    def end(self, buffer, role, phase, op, tile):
+        self._count(buffer + (12 + 4 * ROLES.index(role)))
+        if tile is not None:
+            self._flag(buffer + 32, op, tile)
+
+    @cute.jit
+    def _count(self, address):
+        thread = cute.arch.thread_idx()[0]
+        if thread == 0 or (thread >= 256 and thread % 32 == 0):
+            cute.arch.inline_ptx("red.global.add.u32 [{$r0}], 1;", read_only_args=[address])
+
+    @cute.jit
+    def _flag(self, address, op, tile):
+        if op == 0:
+            cute.arch.inline_ptx("st.global.u32 [{$r0}], 1;", read_only_args=[address + Int64(tile) * 4])
+"""
+
+
+@pytest.fixture
+def tracer(install, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "counting_tracer", raising=False)
+    install(
+        "counting",
+        entry_points={"machete.tracers": {"anything": "counting_tracer:Counting"}},
+        modules={"counting_tracer": TRACER},
+    )
+
+
+def ops_of(op_classes: SimpleNamespace, device: str) -> tuple[list, torch.Tensor, torch.Tensor]:
+    x, y, z = torch.arange(N, dtype=torch.float32).to(device), *(torch.zeros(N, device=device) for _ in range(2))
+    ops = op_classes.Add.schedule(x=x, y=x, z=y) + op_classes.Scale.schedule(x=y, y=z, tile_n=125)
+    return ops, x, z
+
+
+def test_a_missing_tracer_is_named(op_classes: SimpleNamespace) -> None:
+    ops, _, _ = ops_of(op_classes, "cpu")
+    with pytest.raises(TracerMissingError, match=r"(?s)machete-trace.*machete\.tracers") as caught:
+        Megakernel(ops, trace=True)
+    assert isinstance(caught.value, ImportError)
+    assert Megakernel(ops).trace_buffer is None
+
+
+@pytest.mark.usefixtures("tracer")
+def test_hooks_run_around_every_phase(arch: str, device: str, op_classes: SimpleNamespace) -> None:
+    ops, x, z = ops_of(op_classes, device)
+    kernel = Megakernel(ops, arch=arch if device == "cpu" else None, trace=True)
+    kernel.run()
+    assert torch.equal(z, 4 * x)
+    buffer = kernel.trace_buffer
+    assert buffer is not None
+    assert (buffer.dtype, buffer.device.type, buffer.numel()) == (torch.uint8, device, 128)
+    counts = buffer.view(torch.int32).tolist()
+    assert counts[:6] == [8, 24, 8] * 2, "loads, computes and stores of 8 tiles, then 16 computes"
+    assert counts[8:17] == [1] * 8 + [0]
+    buffer.zero_()
+    kernel.run()
+    assert buffer.view(torch.int32).tolist() == counts
+
+
+def code_of(ptx: str) -> str:
+    """PTX without the symbol, which says what the kernel was traced with."""
+    return re.sub(r"kernel_\w+", "kernel", ptx)
+
+
+def test_a_kernel_without_trace_has_nothing_of_it(
+    op_classes: SimpleNamespace, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiler, "_cache", {})
+    ops, _, _ = ops_of(op_classes, "cpu")
+    before = Megakernel(ops).compile()
+    request.getfixturevalue("tracer")
+    compiler._cache.clear()
+    traced = Megakernel(ops, trace=True).compile()
+    after = Megakernel(ops).compile()
+    assert after is not before
+    assert code_of(after.ptx) == code_of(before.ptx)
+    assert "red.global.add.u32" not in after.ptx
+    assert "red.global.add.u32" in traced.ptx
+    parameters = [code_of(one.ptx).count(".param .u64 kernel") for one in (after, traced)]
+    assert parameters == [6, 7]
