@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import threading
+import time
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
@@ -180,27 +181,27 @@ def test_a_new_stream_waits_for_a_change_of_the_binding(op_classes, monkeypatch:
         assert not thread.is_alive(), "a stream that has a launcher needs no lock"
 
 
-def test_threads_take_turns_on_the_simulator(op_classes) -> None:
+def test_threads_take_turns_on_the_simulator(op_classes, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs share counters and temporaries."""
     x, y = integers(), torch.zeros(N)
     kernel = Megakernel(chain(op_classes, x, y, 2))
     kernel.run()
-    running: list[int] = []
-    together: list[set[int]] = []
+    events: list[str] = []
+    simulated = kernel._simulate
 
-    def run(number: int) -> None:
-        def progress(*_: int) -> None:
-            running.append(number)
+    def slowly(*arguments):
+        events.append("begin")
+        time.sleep(0.1)
+        report = simulated(*arguments)
+        events.append("end")
+        return report
 
-        kernel.run(progress=progress)
-
-    for _ in range(3):
-        running.clear()
-        threads = [threading.Thread(target=run, args=[number]) for number in range(2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        together.append({number for number, _ in itertools.groupby(running)})
-        assert len(list(itertools.groupby(running))) == len(together[-1]), "each run ends before the next one begins"
-        assert torch.equal(y, 4 * x)
+    monkeypatch.setattr(kernel, "_simulate", slowly)
+    threads = [threading.Thread(target=kernel.run, kwargs=kwargs) for kwargs in ({}, {"factor": 3.0}, {})]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert events == ["begin", "end"] * 3
+    kernel.run()
+    assert torch.equal(y, 9 * x)

@@ -6,10 +6,12 @@ import re
 import sys
 from types import SimpleNamespace
 
+import cutlass
+import cutlass.cute as cute
 import pytest
 import torch
 
-from machete.megakernel import Megakernel
+from machete.megakernel import Megakernel, Op
 from machete.megakernel.errors import TracerMissingError
 from machete.megakernel.launch import compiler
 
@@ -89,6 +91,35 @@ def test_hooks_run_around_every_phase(arch: str, device: str, op_classes: Simple
     buffer.zero_()
     kernel.run()
     assert buffer.view(torch.int32).tolist() == counts
+
+
+class ScaleRange(Op):
+    """y = 2 * x, a whole range of tiles at a time."""
+
+    reads = {"x": (None, ("N",))}
+    writes = {"y": (None, ("N",))}
+    tile = ("N",)
+
+    @cute.jit
+    def compute(self, tiles, x, y):
+        for number in cutlass.range(tiles.count, unroll=1):
+            first = tiles.index(number, "N") * self.tile_size_N
+            for i in cutlass.range(cute.arch.thread_idx()[0], self.tile_size_N, self.threads_per_row):
+                if first + i < self.N:
+                    y[first + i] = x[first + i] * 2
+
+
+@pytest.mark.usefixtures("tracer")
+def test_a_phase_that_takes_a_range_is_traced_once(anywhere: str) -> None:
+    x, y = torch.arange(N, dtype=torch.float32).to(anywhere), torch.zeros(N, device=anywhere)
+    kernel = Megakernel([ScaleRange._schedule_single(tile_sizes={"N": 100}, x=x, y=y)], num_sms=2, trace=True)
+    kernel.run()
+    assert torch.equal(y, 2 * x)
+    buffer = kernel.trace_buffer
+    assert buffer is not None
+    ranges = len(kernel.plan.queues.rows)
+    assert ranges < 20, "the tiles of an SM are one range"
+    assert buffer.view(torch.int32).tolist() == [0, ranges, 0, 0, ranges, 0] + [0] * 26
 
 
 def code_of(ptx: str) -> str:
