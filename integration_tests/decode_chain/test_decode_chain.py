@@ -16,7 +16,7 @@ BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "decode_chain.py"
 
 
 @pytest.fixture(scope="module")
-def benchmark() -> ModuleType:
+def decode() -> ModuleType:
     """The benchmark as a module: its graph is the one to test."""
     spec = importlib.util.spec_from_file_location("decode_chain_benchmark", BENCHMARK)
     assert spec is not None
@@ -35,23 +35,23 @@ def benchmark() -> ModuleType:
         (8, 4),  # tiles of many rows: the residual fuses, norm and GLU do not
     ],
 )
-def test_no_worse_than_torch(batch: int, ops_a_layer: int, benchmark: ModuleType, arch: str, device: str) -> None:
+def test_no_worse_than_torch(batch: int, ops_a_layer: int, decode: ModuleType, arch: str, device: str) -> None:
     torch.manual_seed(batch)
-    chain = benchmark.Chain.random(3, 192, 320, batch, device)
+    chain = decode.Chain.random(3, 192, 320, batch, device)
     ops = chain.ops()
     assert len(ops) == 3 * ops_a_layer
     chain.xs[1:].fill_(float("nan"))
     reference = chain.reference()
     Megakernel(ops, arch=arch if device == "cpu" else None).run()
-    torch_error = benchmark.relative_error(chain.torch_linear(chain.xs[0]), reference)
-    assert benchmark.relative_error(chain.xs[-1], reference) < 1.1 * torch_error
+    torch_error = decode.relative_error(chain.torch_linear(chain.xs[0]), reference)
+    assert decode.relative_error(chain.xs[-1], reference) < 1.1 * torch_error
 
 
 @pytest.mark.archs("sm_90a")
-def test_empty_dependencies_change_nothing(benchmark: ModuleType, arch: str, device: str) -> None:
+def test_empty_dependencies_change_nothing(decode: ModuleType, arch: str, device: str) -> None:
     """With two of them after each layer, every layer waits for the grid four times."""
     torch.manual_seed(0)
-    chain = benchmark.Chain.random(2, 128, 192, 1, device)
+    chain = decode.Chain.random(2, 128, 192, 1, device)
     plain, extended = chain.ops(), chain.ops(2, torch.zeros(4, dtype=torch.int32, device=device))
     assert len(extended) == len(plain) + 4
     kernels = [Megakernel(ops, arch=arch if device == "cpu" else None) for ops in (plain, extended)]
@@ -66,9 +66,9 @@ def test_empty_dependencies_change_nothing(benchmark: ModuleType, arch: str, dev
 
 
 @pytest.mark.archs("sm_90a")
-def test_read_only_kernel_streams(benchmark: ModuleType, arch: str, device: str) -> None:
+def test_read_only_kernel_streams(decode: ModuleType, arch: str, device: str) -> None:
     x, nothing = torch.randn(100_000, device=device), torch.zeros(1, dtype=torch.int32, device=device)
-    kernel = Megakernel(benchmark.ReadOp.schedule(x=x, nothing=nothing), arch=arch if device == "cpu" else None)
+    kernel = Megakernel(decode.ReadOp.schedule(x=x, nothing=nothing), arch=arch if device == "cpu" else None)
     kernel.run()
     if kernel.simulated:
         assert kernel.report is not None

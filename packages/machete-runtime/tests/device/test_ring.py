@@ -130,6 +130,7 @@ def test_two_input_stages_for_one_output(arch: str, device: str, tiles: int) -> 
 
 
 def test_a_span_that_does_not_fit_its_stage(arch: str) -> None:
+    pytest.importorskip("machete.sim", reason="on the card the kernel would trap, and take the CUDA context with it")
     x = values(10 * ELEMENTS, device="cpu")
     with pytest.raises(Exception, match="do not fit a stage of 1024 bytes"):
         run(TooLong.schedule(x=x, y=torch.empty_like(x)), arch, "cpu")

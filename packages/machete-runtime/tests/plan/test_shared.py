@@ -120,7 +120,7 @@ def test_what_a_refusal_suggests_fits_and_more_does_not(spec, target):
     with pytest.raises(PipelineError) as caught:
         layout(spec, target=target)
     message = caught.value.fix
-    suggestions = dict(part.split("=") for part in message.removeprefix("what fits: ").split(" or "))
+    suggestions = dict(part.split(" with ")[0].split("=") for part in message.removeprefix("what fits: ").split(" or "))
     assert suggestions, message
     values = {name: getattr(spec, name) for name in ("input_stages", "output_stages", "stage_pages", "page_bytes")}
     for name, value in suggestions.items():

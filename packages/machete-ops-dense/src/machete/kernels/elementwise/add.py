@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import ClassVar
 
 import cutlass
 import cutlass.cute as cute
@@ -31,7 +32,7 @@ class AddOp(Op):
     reads = {"a": (None, ("M", "N")), "b": (None, ("M", "N"))}
     writes = {"y": (None, ("M", "N"))}
     tile = ("M", "N")
-    resizable = ("M",)  # the last dim decides about vectors and tiles
+    resizable: ClassVar[tuple[str, ...]] = ("M",)  # the last dim decides about vectors and tiles
 
     @classmethod
     def schedule(
@@ -154,7 +155,7 @@ def ring_of_pages(op: ScheduledOp) -> PipelineSpec:
 class FlatAdd(StreamingAdd):
     """Rows that lie one behind the other as one: nothing is left of them that could be fewer in a run."""
 
-    resizable = ()
+    resizable: ClassVar[tuple[str, ...]] = ()
 
 
 def _flattened(op: ScheduledOp) -> ScheduledOp:
