@@ -135,5 +135,5 @@ def test_wrong_calls(case: str) -> None:
     ids=["prologue", "combine"],
 )
 def test_tiles_refuse_what_needs_whole_rows(slot, fusion, arch) -> None:
-    with pytest.raises(TargetError, match="up to 4 rows"):
+    with pytest.raises(TargetError, match="at most 4 rows"):
         Megakernel(product(m=6, **{slot: fusion}), arch=arch)
