@@ -409,6 +409,13 @@ class PersistentKernel:
                 address = counters + Int64(index) * self.layout.counter_bytes
                 cute.make_tensor(ptx.global_pointer(Int32, address, 4), cute.make_layout(1))[0] = Int32(0)
 
+    @cute.jit
+    def _acquire_descriptors(self, descriptors, num_descriptors):
+        """The warp sees the descriptors that the host has written."""
+        for index in cutlass.range(ptx.lane_index(), num_descriptors, 32, unroll=1):
+            ptx.fence_descriptor(descriptors + Int64(index) * 128)
+        cute.arch.sync_warp()
+
     @cute.kernel
     def kernel(
         self,
@@ -447,15 +454,11 @@ class PersistentKernel:
                 self._watcher(base, waits, dependency_counters)
             if const_expr(self.loads):
                 if warp == LOADER:
-                    for index in cutlass.range(ptx.lane_index(), num_descriptors, 32, unroll=1):
-                        ptx.fence_descriptor(descriptors + Int64(index) * 128)
-                    cute.arch.sync_warp()
+                    self._acquire_descriptors(descriptors, num_descriptors)
                     self._loader(base)
             if const_expr(self.stores):
                 if warp == STORER:
-                    for index in cutlass.range(ptx.lane_index(), num_descriptors, 32, unroll=1):
-                        ptx.fence_descriptor(descriptors + Int64(index) * 128)
-                    cute.arch.sync_warp()
+                    self._acquire_descriptors(descriptors, num_descriptors)
                     self._storer(base, dependency_counters)
         else:
             cute.arch.setmaxregister_increase(COMPUTE_REGISTERS)
