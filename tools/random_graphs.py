@@ -87,7 +87,7 @@ KINDS: dict[str, tuple[Make, Act]] = {
         lambda x, y, z, f: Spread.schedule(x=y, y0=z, y=_matrix(x)),
         lambda x, y, z, f: x.copy_((y[:, None] + z).reshape(-1)),
     ),
-    "stream": (lambda x, y, z, f: StreamAdd.schedule(x=x, z=z, y=y), lambda x, y, z, f: y.copy_(x + z)),
+    "stream": (lambda x, y, z, f: StreamAdd.schedule(x=x, y=z, z=y), lambda x, y, z, f: y.copy_(x + z)),
     "total": (lambda x, y, z, f: StreamTotal.schedule(x=x, s=y), lambda x, y, z, f: y.copy_(x.sum())),
     "reverse": (lambda x, y, z, f: ReverseTiles.schedule(x=x, y=y), lambda x, y, z, f: y.copy_(_reversed(x))),
 }

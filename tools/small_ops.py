@@ -95,44 +95,44 @@ class Spread(Op):
 
 
 class StreamAdd(Op):
-    """y = x + z through the page ring."""
+    """z = x + y through the page ring."""
 
-    reads = {"x": (torch.float32, ("N",)), "z": (torch.float32, ("N",))}
-    writes = {"y": (torch.float32, ("N",))}
+    reads = {"x": (torch.float32, ("N",)), "y": (torch.float32, ("N",))}
+    writes = {"z": (torch.float32, ("N",))}
     tile = ("N",)
     pipeline = PipelineSpec.streaming(input_stages=3, output_stages=2, stage_pages=2, page_bytes=1024)
 
     @classmethod
-    def schedule(cls, *, x, z, y):
-        return [cls._schedule_single(tile_sizes={"N": 256}, x=x, z=z, y=y)]
+    def schedule(cls, *, x, y, z):
+        return [cls._schedule_single(tile_sizes={"N": 256}, x=x, y=y, z=z)]
 
     @cute.jit
-    def load(self, ring, tile_N, x, z):
+    def load(self, ring, tile_N, x, y):
         first = tile_N * self.tile_size_N
         count = cutlass.min(self.tile_size_N, self.N - first)
         stage = ring.acquire()
         ring.load_span(stage, x, first, count)
-        ring.load_span(stage, z, first, count, offset=1024)
+        ring.load_span(stage, y, first, count, offset=1024)
         ring.commit(stage)
 
     @cute.jit
     def compute(self, ring, tile_N):
         stage = ring.wait()
         sX = stage.tensor(self.x_dtype, cute.make_layout(self.tile_size_N))
-        sZ = stage.tensor(self.z_dtype, cute.make_layout(self.tile_size_N), offset=1024)
+        sY = stage.tensor(self.y_dtype, cute.make_layout(self.tile_size_N), offset=1024)
         for i in cutlass.range(
             cute.arch.thread_idx()[0],
             cutlass.min(self.tile_size_N, self.N - tile_N * self.tile_size_N),
             self.threads_per_row,
         ):
-            sX[i] = sX[i] + sZ[i]
+            sX[i] = sX[i] + sY[i]
         ring.forward(stage)
 
     @cute.jit
-    def store(self, ring, tile_N, y):
+    def store(self, ring, tile_N, z):
         first = tile_N * self.tile_size_N
         stage = ring.wait()
-        ring.store_span(stage, y, first, cutlass.min(self.tile_size_N, self.N - first))
+        ring.store_span(stage, z, first, cutlass.min(self.tile_size_N, self.N - first))
         ring.release(stage)
 
 

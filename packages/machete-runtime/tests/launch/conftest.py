@@ -9,68 +9,20 @@ import cutlass.cute as cute
 import pytest
 import torch
 
-from machete.megakernel import Op, PipelineSpec
+import small_ops
+from machete.megakernel import Op
 
 
-class Scale(Op):
+class Scale(small_ops.Scale):
     """y = factor * x."""
 
-    reads = {"x": (None, ("N",))}
-    writes = {"y": (None, ("N",))}
-    tile = ("N",)
     resizable = ("N",)
-    scalars = {"factor": torch.float32}
-
-    @classmethod
-    def schedule(cls, *, x, y, factor=2.0, tile_n=256):
-        return [cls._schedule_single(tile_sizes={"N": tile_n}, x=x, y=y, factor=factor)]
-
-    @cute.jit
-    def compute(self, tile_N, x, y, factor):
-        for i in cutlass.range(cute.arch.thread_idx()[0], self.tile_size_N, self.threads_per_row):
-            n = tile_N * self.tile_size_N + i
-            if n < self.N:
-                y[n] = x[n] * factor
 
 
-class Add(Op):
+class Add(small_ops.StreamAdd):
     """z = x + y, through the page ring."""
 
-    reads = {"x": (torch.float32, ("N",)), "y": (torch.float32, ("N",))}
-    writes = {"z": (torch.float32, ("N",))}
-    tile = ("N",)
     resizable = ("N",)
-    pipeline = PipelineSpec.streaming(input_stages=3, output_stages=2, stage_pages=2, page_bytes=1024)
-
-    @classmethod
-    def schedule(cls, *, x, y, z):
-        return [cls._schedule_single(tile_sizes={"N": 256}, x=x, y=y, z=z)]
-
-    @cute.jit
-    def load(self, ring, tile_N, x, y):
-        first = tile_N * self.tile_size_N
-        count = cutlass.min(self.tile_size_N, self.N - first)
-        stage = ring.acquire()
-        ring.load_span(stage, x, first, count)
-        ring.load_span(stage, y, first, count, offset=1024)
-        ring.commit(stage)
-
-    @cute.jit
-    def compute(self, ring, tile_N):
-        stage = ring.wait()
-        sX = stage.tensor(self.x_dtype, cute.make_layout(self.tile_size_N))
-        sY = stage.tensor(self.y_dtype, cute.make_layout(self.tile_size_N), offset=1024)
-        count = cutlass.min(self.tile_size_N, self.N - tile_N * self.tile_size_N)
-        for i in cutlass.range(cute.arch.thread_idx()[0], count, self.threads_per_row):
-            sX[i] = sX[i] + sY[i]
-        ring.forward(stage)
-
-    @cute.jit
-    def store(self, ring, tile_N, z):
-        first = tile_N * self.tile_size_N
-        stage = ring.wait()
-        ring.store_span(stage, z, first, cutlass.min(self.tile_size_N, self.N - first))
-        ring.release(stage)
 
 
 class Outer(Op):

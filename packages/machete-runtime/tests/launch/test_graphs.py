@@ -45,7 +45,7 @@ def test_diamond(arch: str, device: str) -> None:
     run(
         Scale.schedule(x=x, y=left, factor=2.0)
         + Scale.schedule(x=x, y=right, factor=5.0, tile_n=100)
-        + StreamAdd.schedule(x=left, z=right, y=joined),
+        + StreamAdd.schedule(x=left, y=right, z=joined),
         arch,
         device,
     )
@@ -132,9 +132,9 @@ def test_stages_of_two_sizes_in_one_ring(arch: str, device: str) -> None:
     y, s, t = poisoned(5003, device=device), poisoned(1, device=device), poisoned(1, device=device)
     kernel = run(
         StreamTotal.schedule(x=x, s=t)
-        + StreamAdd.schedule(x=x, z=z, y=y)
+        + StreamAdd.schedule(x=x, y=z, z=y)
         + StreamTotal.schedule(x=y, s=s)
-        + StreamAdd.schedule(x=y, z=z, y=x),
+        + StreamAdd.schedule(x=y, y=z, z=x),
         arch,
         device,
     )
@@ -158,7 +158,7 @@ def test_empty_tensors_do_nothing(arch: str, device: str) -> None:
 
 def test_runs_again_and_with_other_tensors(arch: str, device: str) -> None:
     x, y, z = integers(1500, device=device), poisoned(1500, device=device), poisoned(1500, device=device)
-    kernel = run(Scale.schedule(x=x, y=y) + StreamAdd.schedule(x=y, z=x, y=z), arch, device)
+    kernel = run(Scale.schedule(x=x, y=y) + StreamAdd.schedule(x=y, y=x, z=z), arch, device)
     artefact = kernel.compile()
     assert torch.equal(z, 3 * x)
     y.fill_(float("nan"))
@@ -176,7 +176,7 @@ def test_runs_again_and_with_other_tensors(arch: str, device: str) -> None:
 @pytest.mark.parametrize("num_sms", [1, 3, 8])
 def test_any_number_of_sms(arch: str, device: str, num_sms: int) -> None:
     x, y, z = integers(2222, device=device), poisoned(2222, device=device), poisoned(2222, device=device)
-    run(Scale.schedule(x=x, y=y) + StreamAdd.schedule(x=y, z=x, y=z), arch, device, num_sms=num_sms)
+    run(Scale.schedule(x=x, y=y) + StreamAdd.schedule(x=y, y=x, z=z), arch, device, num_sms=num_sms)
     assert torch.equal(z, 3 * x)
 
 
@@ -204,7 +204,7 @@ Step = tuple[str, int, int, int, int, int]
 MAKE: dict[str, tuple[Callable[..., list[ScheduledOp]], Callable[..., None]]] = {
     "scale": (lambda x, z, y, tile: Scale.schedule(x=x, y=y, tile_n=tile), _scale),
     "accumulate": (lambda x, z, y, tile: Accumulate.schedule(x=x, y=y, tile_n=tile), _accumulate),
-    "stream": (lambda x, z, y, tile: StreamAdd.schedule(x=x, z=z, y=y), _stream),
+    "stream": (lambda x, z, y, tile: StreamAdd.schedule(x=x, y=z, z=y), _stream),
 }
 
 
