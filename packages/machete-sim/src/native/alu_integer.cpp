@@ -1,4 +1,6 @@
 // Integer, logic, shift and bit-field instructions (PTX ISA 9.7.1, 9.7.2, 9.7.8).
+#include <type_traits>
+
 #include "alu.hpp"
 #include "lanes.hpp"
 
@@ -33,37 +35,10 @@ OP2(MaxRelu, (a > b ? a : b) < 0 ? 0 : (a > b ? a : b))
 OP1(Not, ~a)
 OP1(Cnot, a == 0 ? 1 : 0)
 
-template <class T>
-struct Unsigned;
-template <>
-struct Unsigned<uint16_t> {
-    using type = uint16_t;
-};
-template <>
-struct Unsigned<int16_t> {
-    using type = uint16_t;
-};
-template <>
-struct Unsigned<uint32_t> {
-    using type = uint32_t;
-};
-template <>
-struct Unsigned<int32_t> {
-    using type = uint32_t;
-};
-template <>
-struct Unsigned<uint64_t> {
-    using type = uint64_t;
-};
-template <>
-struct Unsigned<int64_t> {
-    using type = uint64_t;
-};
-
 struct Neg {
     template <class T>
     static T f(T a) {
-        return static_cast<T>(typename Unsigned<T>::type(0) - typename Unsigned<T>::type(a));
+        return static_cast<T>(std::make_unsigned_t<T>(0) - std::make_unsigned_t<T>(a));
     }
 };
 struct Abs {
@@ -75,7 +50,7 @@ struct Abs {
 struct Sad {  // c + |a - b|
     template <class T>
     static T f(T a, T b, T c) {
-        using U = typename Unsigned<T>::type;
+        using U = std::make_unsigned_t<T>;
         const U d = a < b ? U(b) - U(a) : U(a) - U(b);
         return static_cast<T>(U(c) + d);
     }
@@ -144,7 +119,7 @@ struct MulHi {
 struct MadHi {
     template <class T>
     static T f(T a, T b, T c) {
-        using U = typename Unsigned<T>::type;
+        using U = std::make_unsigned_t<T>;
         return static_cast<T>(U(MulHi::f(a, b)) + U(c));
     }
 };
@@ -222,7 +197,7 @@ int funnel(RegView& w, const Inst& i, uint32_t m) {
 template <class T>
 int bit_extract(RegView& w, const Inst& i, uint32_t m) {
     using V = typename T::val;
-    using U = typename Unsigned<V>::type;
+    using U = std::make_unsigned_t<V>;
     constexpr uint32_t n = 8 * sizeof(V);
     auto* a = lanes<V>(w, i.a);
     auto* b = lanes<uint32_t>(w, i.b);
@@ -282,7 +257,7 @@ int leading_zeros(RegView& w, const Inst& i, uint32_t m) {
 // Position of the highest bit that differs from the sign; mod bit 0: as a shift amount.
 template <class V>
 int find_bit(RegView& w, const Inst& i, uint32_t m) {
-    using U = typename Unsigned<V>::type;
+    using U = std::make_unsigned_t<V>;
     auto* a = lanes<V>(w, i.a);
     const bool amount = i.mod & 1;
     write_lanes(lanes<uint32_t>(w, i.d), m, [&](uint32_t l) -> uint32_t {
@@ -403,7 +378,7 @@ int mad_carry(RegView& w, const Inst& i, uint32_t m) {
     auto* b = lanes<V>(w, i.b);
     auto* c = lanes<V>(w, i.c);
     auto* d = lanes<V>(w, i.d);
-    using U = typename Unsigned<V>::type;
+    using U = std::make_unsigned_t<V>;
     uint32_t out = w.carry;
     for (uint32_t l = 0; l < kLanes; ++l) {
         if (!(m >> l & 1)) continue;

@@ -330,34 +330,24 @@ int store_resolved(Warp& w, const Inst& i, uint32_t mask, const Addresses& addr)
 
 inline uint32_t access_bytes(const Inst& i, uint32_t element) { return element * (i.count ? i.count : 1); }
 
-template <class T>
-int load(RegView& r, const Inst& i, uint32_t mask, Space space) {
+template <class T, Space S>
+int ld(RegView& r, const Inst& i, uint32_t mask) {
     Warp& w = warp_of(r);
     Addresses addr;
     addresses(r, i, addr);
     const uint32_t bytes = access_bytes(i, sizeof(T));
-    switch (space) {
-        case kGlobal: resolve<kGlobal, false>(w, addr, mask, bytes); break;
-        case kShared: resolve<kShared, false>(w, addr, mask, bytes); break;
-        case kLocal: resolve<kLocal, false>(w, addr, mask, bytes); break;
-        case kParam: resolve<kParam, false>(w, addr, mask, bytes); break;
-    }
+    resolve<S, false>(w, addr, mask, bytes);
     load_resolved<T>(w, i, mask, addr);
     return (i.flags & kFlagPoll) && polls(w, mask, addr, bytes) ? kYield : kNext;
 }
 
-template <class T>
-int store(RegView& r, const Inst& i, uint32_t mask, Space space) {
+template <class T, Space S>
+int st(RegView& r, const Inst& i, uint32_t mask) {
     Warp& w = warp_of(r);
     Addresses addr;
     addresses(r, i, addr);
     const uint32_t bytes = access_bytes(i, sizeof(T));
-    switch (space) {
-        case kGlobal: resolve<kGlobal, true>(w, addr, mask, bytes); break;
-        case kShared: resolve<kShared, true>(w, addr, mask, bytes); break;
-        case kLocal: resolve<kLocal, true>(w, addr, mask, bytes); break;
-        case kParam: resolve<kParam, true>(w, addr, mask, bytes); break;
-    }
+    resolve<S, true>(w, addr, mask, bytes);
     return store_resolved<T>(w, i, mask, addr);
 }
 
@@ -407,15 +397,6 @@ int store_generic(RegView& r, const Inst& i, uint32_t mask) {
     if (s.shared) resolve<kShared, true>(w, addr, s.shared, bytes);
     if (s.local) resolve<kLocal, true>(w, addr, s.local, bytes);
     return store_resolved<T>(w, i, mask, addr);
-}
-
-template <class T, Space S>
-int ld(RegView& w, const Inst& i, uint32_t mask) {
-    return load<T>(w, i, mask, S);
-}
-template <class T, Space S>
-int st(RegView& w, const Inst& i, uint32_t mask) {
-    return store<T>(w, i, mask, S);
 }
 
 // cvta: between windows. imm is the window; d and a are 64 bits wide.
