@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 
-from machete.sim import BarrierMisuse, Deadlock, Livelock, MbarrierMisuse, Report, Trap
+from machete.sim import BarrierMisuse, Deadlock, Livelock, MbarrierMisuse, Report, Trap, UnknownInstruction
 
 Launch = Callable[..., Report]
 SHARED = ".shared .align 16 .b8 bar[64]; .shared .align 16 .b8 tile[1024];"
@@ -231,3 +232,9 @@ def test_trap_is_an_error_with_its_mark(launch: Launch) -> None:
         launch('mov.u32 %r1, 12;\n// @machete.mark "tile={0}" %r1\ntrap;', threads=32)
     assert caught.value.mark == "tile=12"
     assert "trap was executed" in str(caught.value)
+
+
+@pytest.mark.parametrize("operand", ["[%r1]", "%unknown"])
+def test_marks_show_registers_and_numbers_only(operand: str, launch: Launch) -> None:
+    with pytest.raises(UnknownInstruction, match=f"{re.escape(operand)} is not a register"):
+        launch(f'// @machete.mark "tile={{0}}" {operand}\ntrap;', threads=32)

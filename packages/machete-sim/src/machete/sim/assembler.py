@@ -395,10 +395,9 @@ class Assembler:
             if isinstance(operand, Immediate):
                 ext += [self.constant(operand.value, 64), 1]
                 continue
-            assert isinstance(operand, Name)
-            found = self._register(operand.text)
+            found = self._register(operand.text) if isinstance(operand, Name) else None
             if found is None:
-                raise self.error(f"{operand.text} is not a register")
+                raise self.error(f"{text.strip()} is not a register")
             ext += [found[0], int(found[1] == 64)]
         self.marks[len(self.records)] = mark
         self.emit("mark", ext=ext)
