@@ -127,8 +127,11 @@ def f32(*shape: int) -> torch.Tensor:
 
 
 def fake(device: str) -> torch.Tensor:
+    """A tensor that says it is on `device`, on a machine that may not have it (torch would ask the driver)."""
     with FakeTensorMode():
-        return torch.empty(8, device=device)
+        tensor: Any = torch.empty(8)
+    tensor.fake_device = torch.device(device)
+    return tensor
 
 
 def freed() -> torch.Tensor:
