@@ -1,7 +1,8 @@
 """Epilogues: element by element on a float32 result before it is rounded and stored.
 
 An op calls `fetch(batch, row, column)` for each element as early as it can, and `apply(value, fetched)` when the value
-is there; epilogues apply in the order in which they are listed.
+is there; epilogues apply in the order in which they are listed. `fetch` returns an element as it is stored: to convert
+it is to wait for it.
 """
 
 import torch
@@ -30,10 +31,10 @@ class ResidualAdd(Epilogue):
         super().__init__(residual=residual)
 
     def fetch(self, batch, row, column):
-        return self.residual[batch, row, column].to(Float32)
+        return self.residual[batch, row, column]
 
     def apply(self, value, fetched):
-        return value + fetched
+        return value + fetched.to(Float32)
 
 
 class Bias(Epilogue):
@@ -45,10 +46,10 @@ class Bias(Epilogue):
         super().__init__(bias=bias)
 
     def fetch(self, batch, row, column):
-        return self.bias[column].to(Float32)
+        return self.bias[column]
 
     def apply(self, value, fetched):
-        return value + fetched
+        return value + fetched.to(Float32)
 
 
 class Scale(Epilogue):

@@ -28,6 +28,8 @@ MAX_ACTIVATIONS = 160  # registers of a thread for rows of a; weights and sums n
 RING_PAGES = 14  # if they fit: the deeper the ring, the longer the wait for a dependency that it covers
 LARGEST_STAGE = 2 * PAGE_BYTES  # two stages of it fit every target
 CHUNK = 32  # stages between two meetings of the partial sums
+GROUP = 4  # stages whose sums over the warp are made together
+MAX_GROUPED_REGISTERS = 150  # of a thread, for activations, weights of two stages and the sums of a group
 
 
 #: What `fits` asks for, in words.
@@ -42,8 +44,7 @@ def fits(op: ScheduledOp) -> bool:
     rows = stage_rows(op)
     if op.extents["B"] != 1 or op.extents["M"] > MAX_ROWS or rows is None:
         return False
-    length = op.extents["K"] * rows * operands(op) // COMPUTE_WARPS
-    return padded_rows(op) * -(-length // (32 * VECTOR)) * VECTOR <= MAX_ACTIVATIONS
+    return padded_rows(op) * row_vectors(op) * VECTOR <= MAX_ACTIVATIONS
 
 
 def padded_rows(op: ScheduledOp) -> int:
@@ -68,6 +69,20 @@ def stage_rows(op: ScheduledOp) -> int | None:
     return rows
 
 
+def is_grouped(op: ScheduledOp) -> bool:
+    """Whether there are registers to work on `GROUP` stages at once."""
+    rows, vectors = padded_rows(op), row_vectors(op)
+    activations, weights, sums = rows * vectors * VECTOR, 2 * vectors * VECTOR // 2, rows * GROUP
+    return activations + weights + sums <= MAX_GROUPED_REGISTERS
+
+
+def row_vectors(op: ScheduledOp) -> int:
+    """Vectors of a row that one lane multiplies."""
+    rows = stage_rows(op)
+    assert rows is not None
+    return -(-(op.extents["K"] * rows * operands(op) // COMPUTE_WARPS) // (32 * VECTOR))
+
+
 def lowered(op: ScheduledOp) -> ScheduledOp:
     """The op as this path runs it."""
     rows = stage_rows(op)
@@ -75,7 +90,7 @@ def lowered(op: ScheduledOp) -> ScheduledOp:
     k = op.extents["K"]
     packed = op.infos["b"].strides[1] == k
     tile_sizes = {"B": 1, "M": padded_rows(op), "N": rows}
-    config = {**op.config, "k": k, "packed": packed}
+    config = {**op.config, "k": k, "packed": packed, "grouped": is_grouped(op)}
     kind = GemvGemm.fused(op.op.fusion_types)
     return replace(op, op=kind, tile_sizes=tile_sizes, config=dict(sorted(config.items())), boxes={})
 
@@ -157,16 +172,22 @@ class GemvGemm(GemmOp):
             if const_expr(len(epilogue) > 0):
                 for row in cutlass.range_constexpr(self.tile_size_M):
                     for i in cutlass.range_constexpr(self.tile_size_N):
+                        # Only the first warp needs them; the others fetch one element that is there.
                         valid = warp == 0 and columns[i] < self.N and row < self.M
-                        fetched.append(fetch_epilogue(epilogue, row, columns[i], valid))
-            for number in cutlass.range(stages, unroll=1):
-                stage = ring.wait()
-                address = stage.address + (warp * (length * 2) + lane * (VECTOR * 2))
-                sums = multiply_segment(self.b_dtype, ring, stage, address, rows, lane, steps, length)
-                for row in cutlass.range_constexpr(self.tile_size_M):
-                    total = warp_sum(sums[row])
-                    if lane == 0:
-                        partial[warp, row, number] = total
+                        place = (
+                            cutlass.select_(valid, Int32(row), Int32(0)),
+                            cutlass.select_(valid, columns[i], Int32(0)),
+                        )
+                        fetched.append([fusion.fetch(0, *place) for fusion in epilogue])
+            together = GROUP if const_expr(self.grouped) else 1
+            in_groups = stages // together * together
+            segment = (self.b_dtype, warp * (length * 2), lane, steps, length)
+            for number in cutlass.range(0, in_groups, together, unroll=1):
+                sums = multiply_stages(ring, together, rows, *segment)
+                keep_totals(partial, sums, self.tile_size_M, warp, lane, number)
+            for number in cutlass.range(in_groups, stages, unroll=1):
+                sums = multiply_stages(ring, 1, rows, *segment)
+                keep_totals(partial, sums, self.tile_size_M, warp, lane, number)
             sync_compute_threads()
             if warp == 0:
                 for row in cutlass.range_constexpr(self.tile_size_M):
@@ -305,17 +326,38 @@ def normalise(
 
 
 @cute.jit
-def multiply_segment(
-    dtype: cutlass.Constexpr,
+def multiply_stages(
     ring,
-    stage,
-    address,
+    count: cutlass.Constexpr,
     rows: cutlass.Constexpr,
+    dtype: cutlass.Constexpr,
+    offset,
     lane,
     steps: cutlass.Constexpr,
     length: cutlass.Constexpr,
 ):
-    """Dot products of the lane's weights with its activations, one for each row of a; releases the stage."""
+    """The lane's share of the dot products of `count` stages with each row of a, stage by stage; releases the stages.
+
+    The weights of a stage are fetched while those of the stage before are multiplied.
+    """
+    sums = []
+    stage = ring.wait()
+    weights = fetch_weights(stage, dtype, offset, lane, steps, length)
+    for number in cutlass.range_constexpr(count):
+        following, next_weights = stage, weights
+        if const_expr(number + 1 < count):
+            following = ring.wait()
+            next_weights = fetch_weights(following, dtype, offset, lane, steps, length)
+        ring.release(stage)
+        sums += [dot_product(weights, row) for row in rows]
+        stage, weights = following, next_weights
+    return sums
+
+
+@cute.jit
+def fetch_weights(stage, dtype: cutlass.Constexpr, offset, lane, steps: cutlass.Constexpr, length: cutlass.Constexpr):
+    """The lane's vectors of a segment that begins `offset` bytes into the stage; zeros outside of it."""
+    address = stage.address + (offset + lane * (VECTOR * 2))
     vectors = []
     for step in cutlass.range_constexpr(steps):
         vector = cute.make_rmem_tensor((VECTOR,), dtype)
@@ -325,15 +367,47 @@ def multiply_segment(
             pointer = shared_pointer(dtype, address + step * (32 * VECTOR * 2), 16)
             cute.autovec_copy(cute.make_tensor(pointer, cute.make_layout(VECTOR)), vector)
         vectors.append(vector)
-    ring.release(stage)
-    sums = []
-    for row in cutlass.range_constexpr(len(rows)):
-        parts = [Float32(0.0) for _ in range(4)]
-        for step in cutlass.range_constexpr(steps):
-            for i in cutlass.range_constexpr(VECTOR):
-                parts[i % 4] = parts[i % 4] + vectors[step][i].to(Float32) * rows[row][step * VECTOR + i]
-        sums.append((parts[0] + parts[1]) + (parts[2] + parts[3]))
-    return sums
+    return vectors
+
+
+def dot_product(vectors, row):
+    """Of the lane's weights with its activations, in float32; four sums side by side, so that none waits for itself."""
+    parts = [Float32(0.0) for _ in range(4)]
+    for step, vector in enumerate(vectors):
+        for i in range(VECTOR):
+            parts[i % 4] = parts[i % 4] + vector[i].to(Float32) * row[step * VECTOR + i]
+    return (parts[0] + parts[1]) + (parts[2] + parts[3])
+
+
+@cute.jit
+def keep_totals(partial, sums: cutlass.Constexpr, rows: cutlass.Constexpr, warp, lane, number):
+    """Add up each of the sums (stage by stage, row by row) over the warp; `number` is that of the first stage."""
+    lanes = 32 // len(sums)
+    total = warp_sums(sums, lane)
+    index = lane // lanes
+    if lane % lanes == 0:
+        partial[warp, index % rows, number + index // rows] = total
+
+
+def warp_sums(values, lane):
+    """Of 2^n values, the sum of value i over the warp, in the 32 / 2^n lanes from lane i * 32 / 2^n on.
+
+    Two lanes that meet each keep one half of the values and hand the other half over, so n values take about n
+    shuffles, and not 5 n.
+    """
+    distance = 16
+    while len(values) > 1:
+        half = len(values) // 2
+        upper = (lane & distance) != 0
+        kept = [cutlass.select_(upper, values[half + i], values[i]) for i in range(half)]
+        given = [cutlass.select_(upper, values[i], values[half + i]) for i in range(half)]
+        values = [own + cute.arch.shuffle_sync_bfly(other, distance) for own, other in zip(kept, given, strict=True)]
+        distance //= 2
+    value = values[0]
+    while distance > 0:
+        value = value + cute.arch.shuffle_sync_bfly(value, distance)
+        distance //= 2
+    return value
 
 
 @cute.jit
@@ -350,15 +424,3 @@ def add_segments(partial, first, segments: int, row, number):
     for segment in range(1, segments):
         total = total + partial[first + segment, row, number]
     return total
-
-
-@cute.jit
-def fetch_epilogue(epilogue: cutlass.Constexpr, row: cutlass.Constexpr, column, valid):
-    """What the epilogues of one element read, before the product is there."""
-    fetched = []
-    for position in cutlass.range_constexpr(len(epilogue)):
-        value = Float32(0.0)
-        if valid:
-            value = epilogue[position].fetch(0, row, column)
-        fetched.append(value)
-    return fetched
