@@ -44,7 +44,8 @@ def launch(
     image = Image.from_ptx(module(body, parameters=len(arrays), before=before))
     params = b"".join(struct.pack("<Q", a.ctypes.data) for a in arrays)
     regions = [Region(a.ctypes.data, a.nbytes, names[i] if names else f"p{i}") for i, a in enumerate(arrays)]
-    return run(image, params, LaunchConfig(grid=(ctas, 1, 1), block=(threads, 1, 1), **config), regions)
+    config = {"grid": (ctas, 1, 1), "block": (threads, 1, 1)} | config
+    return run(image, params, LaunchConfig(**config), regions)
 
 
 NUMPY = {

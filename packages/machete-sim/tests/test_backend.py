@@ -73,8 +73,8 @@ def test_the_compiled_block_is_binding(module: Callable[..., str]) -> None:
     with pytest.raises(UnsupportedLaunch, match="compiled for blocks of"):
         call(module, np.zeros(4, np.uint32), ptx=text)
     clustered = module(BODY, parameters=1).replace(")\n{", ")\n.explicitcluster\n.reqnctapercluster 2, 1, 1\n{")
-    with pytest.raises(UnsupportedLaunch, match="clusters of"):
-        call(module, np.zeros(4, np.uint32), ptx=clustered)
+    with pytest.raises(UnsupportedLaunch, match="compiled for clusters of"):
+        call(module, np.zeros(4, np.uint32), ptx=clustered, cluster=(1, 1, 1))
 
 
 def test_the_budget(module: Callable[..., str]) -> None:

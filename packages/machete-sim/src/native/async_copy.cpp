@@ -84,7 +84,7 @@ int arrive(RegView& r, const Inst& i, uint32_t mask) {  // a = mbarrier; mod 1: 
     Warp& w = warp_of(r);
     for (uint32_t l = 0; l < kLanes; ++l) {
         if (!(mask >> l & 1)) continue;
-        Mbarrier& b = mbarrier_at(w, shared_address(w, i, i.a, l, static_cast<uint64_t>(i.imm)), l);
+        Mbarrier& b = mbarrier_at(*w.cta, shared_address(w, i, i.a, l, static_cast<uint64_t>(i.imm)), l);
         finish(w, l, ~0ull);
         if (i.mod & 1) mbarrier_arrive(*w.machine, *w.cta, b, 1, l);
     }

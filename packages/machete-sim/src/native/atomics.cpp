@@ -5,6 +5,7 @@
 #include "lanes.hpp"
 #include "machine.hpp"
 #include "numbers.hpp"
+#include "shared_address.hpp"
 
 namespace machete::sim {
 
@@ -103,12 +104,8 @@ int atomic(RegView& r, const Inst& i, uint32_t mask) {
                         1u << l};
         uint8_t* p;
         if (in_shared) {
-            Cta& cta = *w.cta;
-            if (address < kSharedBase || address + bytes > cta.shared_end)
-                throw Fault{FaultKind::out_of_bounds,
-                            format("atomic of %u bytes at shared address %#llx; this CTA has %#x to %#x", bytes,
-                                   static_cast<unsigned long long>(address), kSharedBase, cta.shared_end),
-                            1u << l};
+            Cta& cta = S == kShared && !(i.flags & kFlagCluster) ? *w.cta : shared_owner(w, address, l, "atomic");
+            check_shared(cta, address, bytes, l, "atomic");
             for (uint32_t k = 0; k < bytes; ++k)
                 if (cta.shadow[address + k] != 1)
                     uninitialised(cta, machine, static_cast<uint32_t>(address), bytes, l, "atomic");

@@ -1,4 +1,4 @@
-// Named barriers of a CTA (PTX ISA 9.7.13.1) and the cluster barrier (9.7.13.4).
+// Named barriers of a CTA (PTX ISA 9.7.13.1).
 #include "converge.hpp"
 #include "lanes.hpp"
 #include "machine.hpp"
@@ -77,41 +77,8 @@ int named(RegView& r, const Inst& i, uint32_t mask) {
     return self ? kSuspend : kNext;  // woken already: goes on in the next round
 }
 
-void complete_cluster(Machine& machine, Cta& cta) {
-    cta.cluster_arrived = 0;
-    ++cta.cluster_phase;
-    for (Warp* waiter : cta.cluster_waiters) machine.wake(*waiter);
-    cta.cluster_waiters.clear();
-}
-
-int cluster_arrive(RegView& r, const Inst&, uint32_t mask) {
-    Warp& w = warp_of(r);
-    if (const int flow = converge_all(w, mask)) return flow;
-    if (w.cluster_arrived)
-        throw Fault{FaultKind::barrier, "barrier.cluster.arrive twice without barrier.cluster.wait", mask};
-    w.cluster_arrived = true;
-    w.cluster_phase = w.cta->cluster_phase;
-    ++w.effects;
-    ++w.machine->progress;
-    if (++w.cta->cluster_arrived >= w.cta->live_warps) complete_cluster(*w.machine, *w.cta);
-    return kNext;
-}
-int cluster_wait(RegView& r, const Inst&, uint32_t mask) {
-    Warp& w = warp_of(r);
-    if (const int flow = converge_all(w, mask)) return flow;
-    if (!w.cluster_arrived)
-        throw Fault{FaultKind::barrier, "barrier.cluster.wait without barrier.cluster.arrive", mask};
-    w.cluster_arrived = false;
-    if (w.cta->cluster_phase != w.cluster_phase) return kNext;
-    w.wait = Wait::cluster;
-    w.cta->cluster_waiters.push_back(&w);
-    return kSuspend;
-}
-
 const NamedHandler table[] = {
     {"barrier", named},
-    {"barrier.cluster.arrive", cluster_arrive},
-    {"barrier.cluster.wait", cluster_wait},
 };
 
 }  // namespace
@@ -123,7 +90,6 @@ void Machine::named_barrier_check_exit(Cta& cta) {
         b.expected = 32 * cta.live_warps;
         if (b.arrived >= b.expected) finish(*this, b);
     }
-    if (cta.cluster_arrived && cta.cluster_arrived >= cta.live_warps) complete_cluster(*this, cta);
 }
 
 HandlerTable barrier_handlers() { return {table, static_cast<int>(sizeof(table) / sizeof(table[0]))}; }

@@ -31,15 +31,18 @@ uint64_t checksum(const Cta& cta, const std::vector<TileChunk>& chunks) {
 }
 
 void perform_read(Machine&, Copy& copy) {
-    const Cta& cta = *copy.cta;
-    if (checksum(cta, copy.chunks) != copy.checksum)
+    const bool peer = copy.kind == CopyKind::peer;
+    const Cta& cta = peer ? *copy.source : *copy.cta;
+    const std::vector<TileChunk>& chunks = peer ? copy.source_chunks : copy.chunks;
+    if (checksum(cta, chunks) != copy.checksum)
         throw Fault{FaultKind::race,
-                    "the source of this bulk store was overwritten before the store had read it "
-                    "(cp.async.bulk.wait_group.read is missing or too late)",
+                    peer ? "the source of this bulk copy was overwritten before the copy had read it"
+                         : "the source of this bulk store was overwritten before the store had read it "
+                           "(cp.async.bulk.wait_group.read is missing or too late)",
                     1u << copy.lane};
     copy.data.resize(copy.total);
     uint8_t* p = copy.data.data();
-    for (const TileChunk& c : copy.chunks) {
+    for (const TileChunk& c : chunks) {
         if (!c.oob) std::memcpy(p, cta.shared + c.shared, c.bytes);  // such rows may lie outside shared memory
         p += c.bytes;
     }
@@ -62,6 +65,28 @@ void reduce_into(uint8_t* d, const uint8_t* s, uint32_t bytes, int op, int type)
 
 }  // namespace
 
+// A copy that writes shared memory and then tells an mbarrier. Its destination is unreadable until it lands.
+void issue_to_shared(Warp& w, std::unique_ptr<Copy> copy, Cta& signal, uint32_t mbarrier) {
+    const uint32_t lane = copy->lane;
+    mbarrier_at(signal, mbarrier, lane);
+    for (const TileChunk& c : copy->chunks) {
+        check_shared(*copy->cta, c.shared, c.bytes, lane, "asynchronous copy");
+        if (copy->reduce < 0) {
+            std::memset(copy->cta->shadow + c.shared, 0, c.bytes);
+            continue;
+        }
+        for (uint32_t k = 0; k < c.bytes; ++k)
+            if (copy->cta->shadow[c.shared + k] != 1)
+                uninitialised(*copy->cta, *w.machine, c.shared, c.bytes, lane, "asynchronous reduction");
+    }
+    mbarrier_copy_issued(*w.machine, signal, mbarrier);
+    copy->warp = &w;
+    copy->pc = w.pc;
+    copy->signal = &signal;
+    copy->mbarrier = mbarrier;
+    w.machine->issue(std::move(copy));
+}
+
 void perform_copy(Machine& machine, Copy& copy) {
     if (copy.kind == CopyKind::store) {
         if (!copy.read) perform_read(machine, copy);
@@ -79,16 +104,24 @@ void perform_copy(Machine& machine, Copy& copy) {
         }
         return;
     }
+    if (copy.kind == CopyKind::peer && !copy.read) perform_read(machine, copy);
     Cta& cta = *copy.cta;
+    const uint8_t* p = copy.data.data();
     for (const TileChunk& c : copy.chunks) {
-        if (c.oob) {
-            std::memset(cta.shared + c.shared, 0, c.bytes);
+        uint8_t* d = cta.shared + c.shared;
+        if (copy.reduce >= 0) {
+            reduce_into(d, p, c.bytes, copy.reduce, copy.reduce_type);
+        } else if (copy.kind == CopyKind::peer || copy.kind == CopyKind::inline_store) {
+            std::memcpy(d, p, c.bytes);
+        } else if (c.oob) {
+            std::memset(d, 0, c.bytes);
         } else {
-            std::memcpy(cta.shared + c.shared, reinterpret_cast<const void*>(c.global), c.bytes);
+            std::memcpy(d, reinterpret_cast<const void*>(c.global), c.bytes);
         }
+        p += c.bytes;
         std::memset(cta.shadow + c.shared, 1, c.bytes);
     }
-    if (copy.mbarrier) mbarrier_copy_done(machine, cta, copy.mbarrier, copy.total, copy.lane);
+    if (copy.mbarrier) mbarrier_copy_done(machine, *copy.signal, copy.mbarrier, copy.total, copy.lane);
 }
 
 namespace {
@@ -118,27 +151,61 @@ void check_global(Warp& w, const std::vector<TileChunk>& chunks, bool write, uin
         if (!c.oob) global_range(*w.machine, w.region, c.global, c.bytes, write, lane, what);
 }
 
-void issue_load(Warp& w, std::vector<TileChunk> chunks, uint32_t total, uint32_t mbarrier, uint32_t lane) {
-    Machine& machine = *w.machine;
-    Cta& cta = *w.cta;
-    mbarrier_at(w, mbarrier, lane);
-    for (const TileChunk& c : chunks) {
-        check_shared(cta, c.shared, c.bytes, lane, "asynchronous copy");
-        std::memset(cta.shadow + c.shared, 0, c.bytes);  // unreadable until it lands
-    }
+// Sends global memory to the shared memory of one CTA, which need not be the warp's own.
+void issue_load(Warp& w, Cta& cta, std::vector<TileChunk> chunks, uint32_t total, Cta& signal, uint32_t mbarrier,
+                uint32_t lane) {
     check_global(w, chunks, false, lane, "asynchronous load");
-    machine.stats().bytes_loaded += total;
-    mbarrier_copy_issued(machine, cta, mbarrier);
+    w.machine->stats().bytes_loaded += total;
     auto copy = std::make_unique<Copy>();
     copy->kind = CopyKind::load;
     copy->cta = &cta;
-    copy->warp = &w;
-    copy->pc = w.pc;
     copy->lane = lane;
     copy->chunks = std::move(chunks);
     copy->total = total;
-    copy->mbarrier = mbarrier;
-    machine.issue(std::move(copy));
+    issue_to_shared(w, std::move(copy), signal, mbarrier);
+}
+
+// Where a load goes. Without a multicast mask: the CTA that the destination address names. With one: the same offset
+// in every CTA of the mask. The mbarrier is in the destination's CTA or, for cta_group::2, in either of its pair: for
+// multicasts the parity of the rank in the mbarrier's address says in which.
+struct Destination {
+    uint32_t mask = 0;  // of CTAs; 0: no multicast
+    bool pairs = false;
+};
+
+void send(Warp& w, const Destination& to, std::vector<TileChunk> chunks, uint32_t shared, uint32_t total,
+          uint32_t mbarrier, uint32_t lane) {
+    constexpr uint32_t offset_bits = (1u << kRankShift) - 1;
+    const uint32_t size = static_cast<uint32_t>(w.cta->cluster->ctas.size()), home = shared >> kRankShift;
+    if (to.pairs && size % 2)
+        throw Fault{FaultKind::unsupported, format("cta_group::2 in a cluster of %u CTAs: it needs pairs", size),
+                    1u << lane};
+    if (!to.mask) {
+        Cta& cta = shared_owner(w, shared, lane, "asynchronous copy");
+        Cta& signal = shared_owner(w, mbarrier, lane, "mbarrier of an asynchronous copy");
+        if (&cta != &signal && !(to.pairs && cta.rank / 2 == signal.rank / 2))
+            throw Fault{FaultKind::mbarrier,
+                        format("a copy into CTA %u of the cluster reports to an mbarrier in CTA %u%s", cta.rank,
+                               signal.rank, to.pairs ? ", which is not of the same pair" : ""),
+                        1u << lane};
+        issue_load(w, cta, std::move(chunks), total, signal, mbarrier, lane);
+        return;
+    }
+    if (to.mask >> size)
+        throw Fault{FaultKind::out_of_bounds, format("multicast to CTAs %#x of a cluster of %u", to.mask, size),
+                    1u << lane};
+    if (!to.pairs && mbarrier >> kRankShift != home)
+        throw Fault{FaultKind::mbarrier, "the destination and the mbarrier of a multicast are in different CTAs",
+                    1u << lane};
+    for (uint32_t rank = 0; rank < size; ++rank) {
+        if (!(to.mask >> rank & 1)) continue;
+        const uint32_t told = to.pairs ? (rank & ~1u) | (mbarrier >> kRankShift & 1) : rank;
+        std::vector<TileChunk> there = chunks;
+        for (TileChunk& c : there) c.shared = (c.shared & offset_bits) | rank << kRankShift;
+        const uint32_t there_mbarrier = (mbarrier & offset_bits) | told << kRankShift;
+        issue_load(w, shared_owner(w, rank << kRankShift, lane, "multicast"), std::move(there), total,
+                   shared_owner(w, there_mbarrier, lane, "mbarrier of a multicast"), there_mbarrier, lane);
+    }
 }
 
 void issue_store(Warp& w, std::vector<TileChunk> chunks, uint32_t lane, int reduce, int type) {
@@ -178,10 +245,10 @@ void check_bulk(uint64_t a, uint64_t b, uint32_t bytes, uint32_t lane) {
                     1u << lane};
 }
 
-void check_multicast(const Operands& o, uint32_t index, uint32_t l) {
+uint32_t multicast_mask(const Operands& o, uint32_t index, uint32_t l) {
     const uint32_t mask = o.word(index, l) & 0xffffu;
-    if (mask != 1)
-        throw Fault{FaultKind::out_of_bounds, format("multicast to CTAs %#x of a cluster of one", mask), 1u << l};
+    if (mask == 0) throw Fault{FaultKind::out_of_bounds, "multicast to no CTA", 1u << l};
+    return mask;
 }
 
 // mod bit 0: multicast mask is entry 4
@@ -191,9 +258,40 @@ int bulk_load(RegView& r, const Inst& i, uint32_t mask) {
         if (!(mask >> l & 1)) continue;
         const uint32_t dst = o.shared(0, l), bytes = o.word(2, l);
         const uint64_t src = o.raw(1, l);
-        if (i.mod & 1) check_multicast(o, 4, l);
         check_bulk(src, dst, bytes, l);
-        issue_load(o.w, {TileChunk{src, dst, bytes, false}}, bytes, o.shared(3, l), l);
+        const Destination to{(i.mod & 1) ? multicast_mask(o, 4, l) : 0, false};
+        send(o.w, to, {TileChunk{src, dst, bytes, false}}, dst, bytes, o.shared(3, l), l);
+    }
+    return kNext;
+}
+
+// From this CTA's shared memory to that of another. ext: dst, src, bytes, mbarrier; mod as for bulk_store
+int bulk_peer(RegView& r, const Inst& i, uint32_t mask) {
+    const Operands o(warp_of(r), i);
+    Warp& w = o.w;
+    for (uint32_t l = 0; l < kLanes; ++l) {
+        if (!(mask >> l & 1)) continue;
+        const uint32_t dst = o.shared(0, l), src = o.shared(1, l), bytes = o.word(2, l), mbarrier = o.shared(3, l);
+        check_bulk(src, dst, bytes, l);
+        check_shared(*w.cta, src, bytes, l, "bulk copy");
+        for (uint32_t k = 0; k < bytes; ++k)
+            if (w.cta->shadow[src + k] != 1) uninitialised(*w.cta, *w.machine, src, bytes, l, "bulk copy");
+        Cta& cta = shared_owner(w, dst, l, "bulk copy");
+        if (mbarrier >> kRankShift != cta.rank)
+            throw Fault{FaultKind::mbarrier, "the destination and the mbarrier of a bulk copy are in different CTAs",
+                        1u << l};
+        auto copy = std::make_unique<Copy>();
+        copy->kind = CopyKind::peer;
+        copy->cta = &cta;
+        copy->source = w.cta;
+        copy->source_chunks = {TileChunk{0, src, bytes, false}};
+        copy->checksum = checksum(*w.cta, copy->source_chunks);
+        copy->lane = l;
+        copy->chunks = {TileChunk{0, dst, bytes, false}};
+        copy->total = bytes;
+        copy->reduce = (i.mod & 1) ? static_cast<int>(i.mod >> 8 & 255) : -1;
+        copy->reduce_type = static_cast<int>(i.mod >> 16 & 255);
+        issue_to_shared(w, std::move(copy), cta, mbarrier);
     }
     return kNext;
 }
@@ -252,16 +350,16 @@ std::vector<TileChunk> tile(const TensorMap& map, TileCopy direction, const Oper
     return chunks;
 }
 
-// mod: rank | multicast << 8; the multicast mask is the last entry
+// mod: rank | multicast << 8 | pairs << 9; the multicast mask is the last entry
 int tile_load(RegView& r, const Inst& i, uint32_t mask) {
     const Operands o(warp_of(r), i);
     const uint32_t rank = i.mod & 255;
     for (uint32_t l = 0; l < kLanes; ++l) {
         if (!(mask >> l & 1)) continue;
         const TensorMap map = tensor_map(o.w, o.raw(1, l), rank, l);
-        if (i.mod >> 8 & 1) check_multicast(o, 3 + rank, l);
-        std::vector<TileChunk> chunks = tile(map, TileCopy::load, o, 3, o.shared(0, l), l);
-        issue_load(o.w, std::move(chunks), tile_bytes(map), o.shared(2, l), l);
+        const Destination to{(i.mod >> 8 & 1) ? multicast_mask(o, 3 + rank, l) : 0, (i.mod >> 9 & 1) != 0};
+        const uint32_t shared = o.shared(0, l);
+        send(o.w, to, tile(map, TileCopy::load, o, 3, shared, l), shared, tile_bytes(map), o.shared(2, l), l);
     }
     return kNext;
 }
@@ -335,6 +433,7 @@ int bulk_wait(RegView& r, const Inst& i, uint32_t mask) {  // imm = groups that 
 
 const NamedHandler table[] = {
     {"bulk.load", bulk_load},
+    {"bulk.peer", bulk_peer},
     {"bulk.store", bulk_store},
     {"bulk.prefetch", bulk_prefetch},
     {"tile.load", tile_load},

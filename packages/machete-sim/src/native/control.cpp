@@ -67,8 +67,20 @@ enum SpecialRegister {
     kGlobaltimerHi,
     kDynamicSmem,
     kTotalSmem,
-    kZero,
-    kOne,
+    kClusterCtaidX,
+    kClusterCtaidY,
+    kClusterCtaidZ,
+    kClusterNctaidX,
+    kClusterNctaidY,
+    kClusterNctaidZ,
+    kClusteridX,
+    kClusteridY,
+    kClusteridZ,
+    kNclusteridX,
+    kNclusteridY,
+    kNclusteridZ,
+    kClusterCtarank,
+    kClusterNctarank,
 };
 
 int special(RegView& r, const Inst& i, uint32_t mask) {
@@ -114,9 +126,29 @@ int special(RegView& r, const Inst& i, uint32_t mask) {
         case kClockHi:
         case kGlobaltimerHi: all(now >> 32); break;
         case kDynamicSmem: all(launch.dynamic_shared); break;
-        case kTotalSmem: all(w.cta->shared_end - kSharedBase); break;
-        case kZero: all(0); break;
-        case kOne: all(1); break;
+        case kTotalSmem: all(w.cta->shared_end - w.cta->shared_begin); break;
+        case kClusterCtaidX:
+        case kClusterCtaidY:
+        case kClusterCtaidZ: {
+            const uint32_t axis = i.mod - kClusterCtaidX;
+            all(w.cta->id[axis] % launch.cluster[axis]);
+            break;
+        }
+        case kClusterNctaidX:
+        case kClusterNctaidY:
+        case kClusterNctaidZ: all(launch.cluster[i.mod - kClusterNctaidX]); break;
+        case kClusteridX:
+        case kClusteridY:
+        case kClusteridZ: all(w.cta->cluster->id[i.mod - kClusteridX]); break;
+        case kNclusteridX:
+        case kNclusteridY:
+        case kNclusteridZ: {
+            const uint32_t axis = i.mod - kNclusteridX;
+            all(launch.grid[axis] / launch.cluster[axis]);
+            break;
+        }
+        case kClusterCtarank: all(w.cta->rank); break;
+        case kClusterNctarank: all(w.cta->cluster->ctas.size()); break;
         default: throw Fault{FaultKind::unsupported, "special register", mask};
     }
     return kNext;
@@ -265,22 +297,6 @@ int active_mask(RegView& r, const Inst& i, uint32_t mask) {
     return kNext;
 }
 
-// The shared address of rank b that corresponds to a. A cluster is one CTA.
-int map_address(RegView& r, const Inst& i, uint32_t mask) {
-    auto* rank = lanes<uint32_t>(r, i.b);
-    for (uint32_t l = 0; l < kLanes; ++l)
-        if ((mask >> l & 1) && rank[l] != 0)
-            throw Fault{FaultKind::out_of_bounds, format("mapa names CTA %u of a cluster of one", rank[l]), 1u << l};
-    if (i.flags & kFlagReg64) {
-        auto* a = lanes<uint64_t>(r, i.a);
-        write_lanes(lanes<uint64_t>(r, i.d), mask, [&](uint32_t l) { return a[l]; });
-    } else {
-        auto* a = lanes<uint32_t>(r, i.a);
-        write_lanes(lanes<uint32_t>(r, i.d), mask, [&](uint32_t l) { return a[l]; });
-    }
-    return kNext;
-}
-
 int warp_sync(RegView& r, const Inst& i, uint32_t mask) {
     Warp& w = warp_of(r);
     return converge(w, mask, lanes<uint32_t>(w, i.a));
@@ -302,7 +318,6 @@ const NamedHandler table[] = {
     {"elect", elect},
     {"activemask", active_mask},
     {"bar.warp.sync", warp_sync},
-    {"mapa", map_address},
 };
 
 }  // namespace

@@ -49,6 +49,7 @@ enum : uint32_t {
     kFlagReg64 = 2,    // data registers are 64 bits wide
     kFlagReg16 = 4,    // data registers are 16 bits wide
     kFlagSigned = 8,   // extend with the sign
+    kFlagCluster = 32,     // .shared::cluster: the address may be of another CTA
     kFlagPoll = 16,    // volatile, relaxed or acquire: a repeated equal result is polling
 };
 

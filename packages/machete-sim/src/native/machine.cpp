@@ -30,7 +30,8 @@ LaneCopies& Warp::lane_copies(uint32_t lane) {
 }
 
 Machine::Machine(const Program& p, const Launch& l) : program(p), launch(l), random{l.seed * 2 + 1} {
-    total_ctas_ = uint64_t(l.grid[0]) * l.grid[1] * l.grid[2];
+    ctas_per_cluster_ = l.cluster[0] * l.cluster[1] * l.cluster[2];
+    total_clusters_ = uint64_t(l.grid[0]) * l.grid[1] * l.grid[2] / ctas_per_cluster_;
     warps_per_cta_ = (l.block[0] * l.block[1] * l.block[2] + 31) / 32;
     constants_ = aligned(std::max<size_t>(p.constants.size() * 8, 64));
     std::memcpy(constants_, p.constants.data(), p.constants.size() * 8);
@@ -59,29 +60,37 @@ const Region* Machine::find_region(uint64_t address) const {
 
 // ---- CTAs ----------------------------------------------------------------------------
 
-void Machine::start_cta() {
+void Machine::start_cluster() {
+    auto cluster = std::make_unique<Cluster>();
+    const uint64_t linear = next_cluster_++;
+    const uint64_t nx = launch.grid[0] / launch.cluster[0], ny = launch.grid[1] / launch.cluster[1];
+    cluster->id[0] = static_cast<uint32_t>(linear % nx);
+    cluster->id[1] = static_cast<uint32_t>(linear / nx % ny);
+    cluster->id[2] = static_cast<uint32_t>(linear / nx / ny);
+    cluster->live_ctas = ctas_per_cluster_;
+    for (uint32_t rank = 0; rank < ctas_per_cluster_; ++rank) start_cta(*cluster, rank);
+    clusters_.push_back(std::move(cluster));
+}
+
+void Machine::start_cta(Cluster& cluster, uint32_t rank) {
     std::unique_ptr<Cta> cta;
     const uint32_t shared_end = kSharedBase + (program.static_shared + 15) / 16 * 16 + launch.dynamic_shared;
     const uint32_t shared_alloc = shared_end + 64;
+    auto align = [](uint8_t* p) { return p + (1024 - reinterpret_cast<uintptr_t>(p) % 1024) % 1024; };
     if (!free_ctas_.empty()) {
         cta = std::move(free_ctas_.back());
         free_ctas_.pop_back();
         for (auto& b : cta->named) b = NamedBarrier{};
         cta->mbarriers.clear();
-        std::fill(cta->mbarrier_at.begin(), cta->mbarrier_at.end(), 0);
-        cta->cluster_arrived = 0;
-        cta->cluster_phase = 0;
+        std::fill(cta->mbarrier_index.begin(), cta->mbarrier_index.end(), 0);
         cta->stages_in_flight = 0;
+        cta->exited = false;
     } else {
         cta = std::make_unique<Cta>();
         cta->slot = slots_++;
         cta->memory.push_back(std::make_unique<uint8_t[]>(shared_alloc + 1024));
         cta->memory.push_back(std::make_unique<uint8_t[]>(shared_alloc + 1024));
-        auto align = [](uint8_t* p) { return p + (1024 - reinterpret_cast<uintptr_t>(p) % 1024) % 1024; };
-        cta->shared = align(cta->memory[0].get());
-        cta->shadow = align(cta->memory[1].get());
-        cta->shared_end = shared_end;
-        cta->mbarrier_at.assign(shared_alloc / 8 + 1, 0);
+        cta->mbarrier_index.assign(shared_alloc / 8 + 1, 0);
         const size_t bytes = program.register_bytes + 4 * size_t(program.predicates) + 64;
         for (uint32_t i = 0; i < warps_per_cta_; ++i) {
             auto warp = std::make_unique<Warp>();
@@ -92,15 +101,25 @@ void Machine::start_cta() {
             cta->warps.push_back(std::move(warp));
         }
     }
+    const uint32_t window = rank << kRankShift;
+    uint8_t* const shared = align(cta->memory[0].get());
+    uint8_t* const shadow = align(cta->memory[1].get());
+    cta->cluster = &cluster;
+    cta->rank = rank;
+    cta->shared = shared - window;
+    cta->shadow = shadow - window;
+    cta->shared_begin = window + kSharedBase;
+    cta->shared_end = window + shared_end;
+    cluster.ctas.push_back(cta.get());
     // Poison what a program must not rely on.
-    std::memset(cta->shared, 0xcb, shared_alloc);
-    std::memset(cta->shadow, 0, shared_alloc);
+    std::memset(shared, 0xcb, shared_alloc);
+    std::memset(shadow, 0, shared_alloc);
     cta->warpgroups.assign((warps_per_cta_ + 3) / 4, Warpgroup{});
-    const uint64_t linear = next_cta_++;
-    cta->linear = static_cast<uint32_t>(linear);
-    cta->id[0] = static_cast<uint32_t>(linear % launch.grid[0]);
-    cta->id[1] = static_cast<uint32_t>(linear / launch.grid[0] % launch.grid[1]);
-    cta->id[2] = static_cast<uint32_t>(linear / launch.grid[0] / launch.grid[1]);
+    const auto& size = launch.cluster;
+    cta->id[0] = cluster.id[0] * size[0] + rank % size[0];
+    cta->id[1] = cluster.id[1] * size[1] + rank / size[0] % size[1];
+    cta->id[2] = cluster.id[2] * size[2] + rank / size[0] / size[1];
+    cta->linear = cta->id[0] + launch.grid[0] * (cta->id[1] + launch.grid[1] * cta->id[2]);
     cta->live_warps = warps_per_cta_;
     const uint32_t threads = launch.block[0] * launch.block[1] * launch.block[2];
     for (uint32_t i = 0; i < warps_per_cta_; ++i) {
@@ -130,14 +149,18 @@ void Machine::start_cta() {
 
 void Machine::retire_cta(Cta& cta) {
     for (const auto& copy : copies_) {
-        if (copy->cta != &cta || (copy->kind == CopyKind::store && copy->read)) continue;
+        const bool reads = copy->source == &cta && !copy->read;
+        const bool told = copy->signal == &cta;
+        if (!reads && !told && (copy->cta != &cta || (copy->kind == CopyKind::store && copy->read))) continue;
+        const Cta& issuer = *copy->warp->cta;
         throw LocatedFault{FaultKind::race,
-                           copy->kind == CopyKind::store
+                           reads ? "the CTA ended while a bulk copy was still reading its shared memory"
+                           : copy->kind == CopyKind::store
                                ? "the CTA ended while a bulk store was still reading its shared memory "
                                  "(cp.async.bulk.wait_group.read is missing)"
                                : "the CTA ended while an asynchronous copy into its shared memory was in flight",
                            1u << copy->lane,
-                           {cta.id[0], cta.id[1], cta.id[2]},
+                           {issuer.id[0], issuer.id[1], issuer.id[2]},
                            static_cast<int>(copy->warp->index),
                            copy->pc,
                            copy->warp->mark_pc,
@@ -145,16 +168,22 @@ void Machine::retire_cta(Cta& cta) {
                            {}};
     }
     ++stats_.retired_ctas;
-    for (size_t i = 0; i < ctas_.size(); ++i) {
-        if (ctas_[i].get() != &cta) continue;
-        for (auto& copy : copies_)
-            if (copy->cta == &cta) copy->cta = nullptr, copy->warp = nullptr;  // written later, from copy->data
-        free_ctas_.push_back(std::move(ctas_[i]));
-        ctas_[i] = std::move(ctas_.back());
+    cta.exited = true;
+    // Its memory stays until the whole cluster is done, so that accesses by others can be told from wrong addresses.
+    if (--cta.cluster->live_ctas == 0) retire_cluster(*cta.cluster);
+}
+
+void Machine::retire_cluster(Cluster& cluster) {
+    for (auto& copy : copies_)
+        if (copy->warp && copy->warp->cta->cluster == &cluster) copy->cta = nullptr, copy->warp = nullptr;  // written later, from copy->data
+    for (Cta* cta : cluster.ctas) {
+        auto at = std::find_if(ctas_.begin(), ctas_.end(), [&](const auto& c) { return c.get() == cta; });
+        free_ctas_.push_back(std::move(*at));
+        *at = std::move(ctas_.back());
         ctas_.pop_back();
-        break;
     }
-    if (next_cta_ < total_ctas_) start_cta();
+    std::erase_if(clusters_, [&](const auto& c) { return c.get() == &cluster; });
+    if (next_cluster_ < total_clusters_) start_cluster();
 }
 
 void Machine::wake(Warp& warp) {
@@ -264,6 +293,7 @@ void Machine::run_warp(Warp& w, uint32_t quantum) {
                             Cta& cta = *w.cta;
                             --cta.live_warps;
                             named_barrier_check_exit(cta);
+                            cluster_barrier_check_exit(*cta.cluster);
                             if (cta.live_warps == 0) retire_cta(cta);
                             return;
                         }
@@ -351,7 +381,7 @@ void Machine::complete(size_t index) {
     } catch (const Fault& fault) {
         LocatedFault located{fault.kind, fault.message, fault.lanes, {0, 0, 0}, -1, copy->pc, ~0u, {}, {}};
         if (copy->warp) {
-            std::copy(copy->cta->id, copy->cta->id + 3, located.cta);
+            std::copy(copy->warp->cta->id, copy->warp->cta->id + 3, located.cta);
             located.warp = static_cast<int>(copy->warp->index);
             located.mark_pc = copy->warp->mark_pc;
             located.mark_values = copy->warp->mark_values;
@@ -365,7 +395,7 @@ bool Machine::complete_one_copy() {
     const uint32_t index = random.below(static_cast<uint32_t>(copies_.size()));
     Copy& copy = *copies_[index];
     // A store reads first and writes later.
-    if (copy.kind == CopyKind::store && !copy.read && random.below(2)) {
+    if ((copy.kind == CopyKind::store || copy.kind == CopyKind::peer) && !copy.read && random.below(2)) {
         ++progress;
         try {
             perform_read(*this, copy);
@@ -373,7 +403,7 @@ bool Machine::complete_one_copy() {
             throw LocatedFault{fault.kind,
                                fault.message,
                                fault.lanes,
-                               {copy.cta->id[0], copy.cta->id[1], copy.cta->id[2]},
+                               {copy.warp->cta->id[0], copy.warp->cta->id[1], copy.warp->cta->id[2]},
                                static_cast<int>(copy.warp->index),
                                copy.pc,
                                copy.warp->mark_pc,
@@ -402,8 +432,8 @@ void Machine::finish_copies(const std::function<bool(const Copy&)>& which, bool 
 // ---- the launch ----------------------------------------------------------------------
 
 void Machine::run(const std::function<void()>& pulse) {
-    const uint64_t resident = launch.resident ? std::min<uint64_t>(launch.resident, total_ctas_) : total_ctas_;
-    for (uint64_t i = 0; i < resident; ++i) start_cta();
+    const uint64_t room = launch.resident ? launch.resident / ctas_per_cluster_ : total_clusters_;
+    for (uint64_t i = std::min(room, total_clusters_); i > 0; --i) start_cluster();
     uint64_t next_pulse = 0, rounds = 0, stuck_rounds = 0, last_progress = 0;
     std::vector<Warp*> round;
     while (!ctas_.empty()) {
@@ -475,7 +505,7 @@ void Machine::run(const std::function<void()>& pulse) {
 namespace {
 
 std::string describe_mbarrier(const Cta& cta, uint32_t address, uint64_t parity) {
-    const uint16_t slot = cta.mbarrier_at[address / 8];
+    const uint16_t slot = cta.mbarrier_slot(address);
     if (!slot) return format("waits for the mbarrier at shared %#x", address);
     const Mbarrier& b = cta.mbarriers[slot - 1];
     return format(
@@ -497,7 +527,10 @@ LocatedFault::Waiting describe(const Warp& warp) {
                 format("waits at named barrier %u: %u of %u threads arrived", warp.wait_detail, b.arrived, b.expected);
             break;
         }
-        case Wait::cluster: entry.what = "waits at barrier.cluster"; break;
+        case Wait::cluster:
+            entry.what = format("waits at barrier.cluster: %u of %u warps of the cluster arrived",
+                                cta.cluster->arrived, cta.cluster->live_warps());
+            break;
         case Wait::warpgroup: entry.what = "waits for the other warps of its warpgroup at a wgmma instruction"; break;
         default:
             if (warp.poll_pc == ~0u || warp.poll_effects != warp.effects) break;

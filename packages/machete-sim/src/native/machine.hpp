@@ -16,11 +16,16 @@
 namespace machete::sim {
 
 struct Cta;
+struct Cluster;
 struct Warp;
 class Machine;
 
 // Shared addresses below this belong to the system (CUDA reserves 1 KB per CTA since sm_90).
 constexpr uint32_t kSharedBase = 1024;
+// A shared address holds the rank of its CTA in the cluster above these bits, so that .shared::cta is a window of
+// .shared::cluster, as on hardware: kernels find the leader of a pair of CTAs by clearing the lowest bit of the rank.
+constexpr uint32_t kRankShift = 24;
+constexpr uint32_t kMaxClusterSize = 16;
 // Windows of generic addresses. Their low 32 bits are zero, so cvta.to is a truncation.
 constexpr uint64_t kSharedWindow = 1ull << 60;
 constexpr uint64_t kLocalWindow = 1ull << 61;
@@ -42,7 +47,7 @@ struct Program {
 };
 
 struct Launch {
-    std::array<uint32_t, 3> grid{1, 1, 1}, block{1, 1, 1};
+    std::array<uint32_t, 3> grid{1, 1, 1}, block{1, 1, 1}, cluster{1, 1, 1};  // cluster: CTAs
     uint32_t dynamic_shared = 0;
     uint32_t resident = 0;  // CTAs at a time; 0: the whole grid
     uint64_t seed = 0;
@@ -101,14 +106,18 @@ struct NamedBarrier {       // PTX ISA 9.7.13.1
 
 // ---- asynchronous copies -------------------------------------------------------------
 
-enum class CopyKind : uint8_t { load, store, cp_async };
+// peer: from shared memory of one CTA to that of another in the cluster. inline_store: values of registers (st.async).
+enum class CopyKind : uint8_t { load, store, cp_async, peer, inline_store };
 
 struct Copy {
     CopyKind kind = CopyKind::load;
-    Cta* cta = nullptr;
+    Cta* cta = nullptr;  // whose shared memory is written, or read by a store
     Warp* warp = nullptr;
     uint32_t pc = 0, lane = 0;
     std::vector<TileChunk> chunks;
+    Cta* source = nullptr;                 // peer: whose shared memory is read
+    std::vector<TileChunk> source_chunks;  // peer: where
+    Cta* signal = nullptr;                 // whose mbarrier is told: cta, or the other one of its pair
     uint32_t total = 0;     // bytes
     uint32_t mbarrier = 0;  // shared address; 0: bulk group
     uint64_t group = 0;     // of the issuing thread
@@ -116,7 +125,7 @@ struct Copy {
     uint64_t checksum = 0;  // of a store's source when it was issued
     int reduce = -1;        // AtomicOp of cp.reduce, or -1
     int reduce_type = 0;
-    std::vector<uint8_t> data;  // what a store has read
+    std::vector<uint8_t> data;  // what a store or peer copy has read, or an inline_store carries
     uint32_t mask = 0;          // cp.async: lanes
 };
 
@@ -184,20 +193,33 @@ struct Cta {
     uint32_t id[3] = {0, 0, 0};
     uint32_t linear = 0;
     uint32_t slot = 0;          // which of the resident CTAs: %smid
-    uint8_t* shared = nullptr;  // byte at shared address 0
+    Cluster* cluster = nullptr;
+    uint32_t rank = 0;          // in the cluster
+    bool exited = false;        // all warps have, others of the cluster have not
+    uint8_t* shared = nullptr;  // byte at shared address 0, were it this CTA's: addresses hold the rank
     uint8_t* shadow = nullptr;  // 1: written by something that has completed
-    uint32_t shared_end = 0;
+    uint32_t shared_begin = 0, shared_end = 0;
     std::vector<std::unique_ptr<uint8_t[]>> memory;
     std::vector<std::unique_ptr<Warp>> warps;
     std::array<NamedBarrier, 16> named;
     std::vector<Mbarrier> mbarriers;
-    std::vector<uint16_t> mbarrier_at;  // shared address / 8 -> index + 1
+    std::vector<uint16_t> mbarrier_index;  // shared address / 8, without the rank -> index + 1
     std::vector<Warpgroup> warpgroups;
     uint32_t stages_in_flight = 0;  // mbarriers with copies under way
     uint32_t live_warps = 0;
-    uint32_t cluster_arrived = 0;
-    uint64_t cluster_phase = 0;
-    std::vector<Warp*> cluster_waiters;
+
+    uint16_t& mbarrier_slot(uint32_t address) { return mbarrier_index[(address & ((1u << kRankShift) - 1)) / 8]; }
+    uint16_t mbarrier_slot(uint32_t address) const { return mbarrier_index[(address & ((1u << kRankShift) - 1)) / 8]; }
+};
+
+struct Cluster {
+    std::vector<Cta*> ctas;           // by rank
+    uint32_t id[3] = {0, 0, 0};       // %clusterid
+    uint32_t live_ctas = 0;
+    uint32_t arrived = 0;             // warps at barrier.cluster
+    uint64_t phase = 0;               // of barrier.cluster
+    std::vector<Warp*> waiters;
+    uint32_t live_warps() const;
 };
 
 // ---- the machine ---------------------------------------------------------------------
@@ -228,10 +250,13 @@ public:
     void finish_copies(const std::function<bool(const Copy&)>& which, bool read_only);
     const std::vector<std::unique_ptr<Copy>>& copies() const { return copies_; }
     void named_barrier_check_exit(Cta& cta);
+    void cluster_barrier_check_exit(Cluster& cluster);
 
 private:
-    void start_cta();
+    void start_cluster();
+    void start_cta(Cluster& cluster, uint32_t rank);
     void retire_cta(Cta& cta);
+    void retire_cluster(Cluster& cluster);
     void run_warp(Warp& warp, uint32_t quantum);
     bool select(Warp& warp);
     void polled(Warp& warp);
@@ -245,11 +270,12 @@ private:
     Statistics stats_;
     uint64_t fruitless_ = 0;  // rounds in which nothing happened that another warp could wait for
     uint64_t skew_ = 0;       // simulated time that passed while all warps slept
-    uint64_t next_cta_ = 0, total_ctas_ = 0;
-    uint32_t warps_per_cta_ = 0, slots_ = 0;
+    uint64_t next_cluster_ = 0, total_clusters_ = 0;
+    uint32_t ctas_per_cluster_ = 1, warps_per_cta_ = 0, slots_ = 0;
     uint32_t copy_rate_ = 64;  // chance in 256 that a copy completes after a quantum
     std::vector<std::unique_ptr<Cta>> ctas_;
     std::vector<std::unique_ptr<Cta>> free_ctas_;
+    std::vector<std::unique_ptr<Cluster>> clusters_;
     std::vector<Warp*> queue_;
     std::vector<std::unique_ptr<Copy>> copies_;
     uint8_t* constants_ = nullptr;
@@ -260,7 +286,7 @@ inline uint32_t first_lane(uint32_t mask) { return static_cast<uint32_t>(__built
 uint64_t checksum(const Cta& cta, const std::vector<TileChunk>& chunks);
 
 // mbarriers (mbarrier.cpp)
-Mbarrier& mbarrier_at(Warp& warp, uint32_t address, uint32_t lane);
+Mbarrier& mbarrier_at(Cta& cta, uint32_t address, uint32_t lane);
 void mbarrier_arrive(Machine& machine, Cta& cta, Mbarrier& barrier, uint32_t count, uint32_t lane);
 void mbarrier_complete_tx(Machine& machine, Cta& cta, Mbarrier& barrier, int64_t bytes, uint32_t lane);
 void mbarrier_copy_issued(Machine& machine, Cta& cta, uint32_t address);
@@ -269,6 +295,11 @@ void mbarrier_copy_done(Machine& machine, Cta& cta, uint32_t address, uint32_t b
 // copies (bulk_copy.cpp)
 void perform_read(Machine& machine, Copy& copy);
 void perform_copy(Machine& machine, Copy& copy);
+void issue_to_shared(Warp& warp, std::unique_ptr<Copy> copy, Cta& signal, uint32_t mbarrier);
+
+// clusters (cluster.cpp)
+Cta& shared_peer(const Warp& w, uint64_t address, uint32_t lane, const char* what);
+[[noreturn]] void outside_shared(const Cta& cta, uint64_t address, uint64_t bytes, uint32_t lane, const char* what);
 
 // memory (memory.cpp)
 uint8_t* global_range(Machine& machine, const Region*& hint, uint64_t address, uint64_t bytes, bool write,
@@ -281,6 +312,8 @@ HandlerTable memory_handlers();
 HandlerTable atomic_handlers();
 HandlerTable control_handlers();
 HandlerTable barrier_handlers();
+HandlerTable cluster_handlers();
+HandlerTable store_async_handlers();
 HandlerTable mbarrier_handlers();
 HandlerTable bulk_copy_handlers();
 HandlerTable async_copy_handlers();

@@ -37,13 +37,12 @@ void expect_tx(Machine& machine, Mbarrier& b, int64_t bytes, uint32_t lane) {
 
 }  // namespace
 
-Mbarrier& mbarrier_at(Warp& w, uint32_t address, uint32_t lane) {
-    Cta& cta = *w.cta;
+Mbarrier& mbarrier_at(Cta& cta, uint32_t address, uint32_t lane) {
     check_shared(cta, address, 8, lane, "mbarrier operation");
     if (address % 8)
         throw Fault{FaultKind::misaligned, format("mbarrier at shared %#x, which is not a multiple of 8", address),
                     1u << lane};
-    const uint16_t slot = cta.mbarrier_at[address / 8];
+    const uint16_t slot = cta.mbarrier_slot(address);
     if (!slot || !cta.mbarriers[slot - 1].valid)
         throw Fault{FaultKind::mbarrier, format("there is no initialised mbarrier at shared %#x", address), 1u << lane};
     uint64_t shadow;
@@ -76,13 +75,13 @@ void mbarrier_complete_tx(Machine& machine, Cta&, Mbarrier& b, int64_t bytes, ui
 }
 
 void mbarrier_copy_issued(Machine& machine, Cta& cta, uint32_t address) {
-    Mbarrier& b = cta.mbarriers[cta.mbarrier_at[address / 8] - 1];
+    Mbarrier& b = cta.mbarriers[cta.mbarrier_slot(address) - 1];
     if (b.copies++ == 0 && ++cta.stages_in_flight > machine.stats().max_stages_in_flight)
         machine.stats().max_stages_in_flight = cta.stages_in_flight;
 }
 
 void mbarrier_copy_done(Machine& machine, Cta& cta, uint32_t address, uint32_t bytes, uint32_t lane) {
-    const uint16_t slot = cta.mbarrier_at[address / 8];
+    const uint16_t slot = cta.mbarrier_slot(address);
     if (!slot || !cta.mbarriers[slot - 1].valid)
         throw Fault{FaultKind::mbarrier,
                     format("an asynchronous copy completes, but its mbarrier at shared %#x was invalidated", address),
@@ -104,7 +103,10 @@ template <class F>
 int each_lane(RegView& r, const Inst& i, uint32_t mask, F f) {
     Warp& w = warp_of(r);
     for (uint32_t l = 0; l < kLanes; ++l)
-        if (mask >> l & 1) f(w, shared_address(w, i, i.a, l, static_cast<uint64_t>(i.imm)), l);
+        if (mask >> l & 1) {
+            const uint32_t address = shared_address(w, i, i.a, l, static_cast<uint64_t>(i.imm));
+            f(w, shared_owner(w, i, address, l, "mbarrier operation"), address, l);
+        }
     ++w.effects;
     ++w.machine->progress;
     return kNext;
@@ -115,8 +117,7 @@ void write_state(Warp& w, const Inst& i, uint32_t l, uint64_t state) {
 }
 
 int init(RegView& r, const Inst& i, uint32_t mask) {  // a = address, b = count
-    return each_lane(r, i, mask, [&](Warp& w, uint32_t address, uint32_t l) {
-        Cta& cta = *w.cta;
+    return each_lane(r, i, mask, [&](Warp& w, Cta& cta, uint32_t address, uint32_t l) {
         check_shared(cta, address, 8, l, "mbarrier.init");
         if (address % 8)
             throw Fault{FaultKind::misaligned, format("mbarrier at shared %#x, which is not a multiple of 8", address),
@@ -125,7 +126,7 @@ int init(RegView& r, const Inst& i, uint32_t mask) {  // a = address, b = count
         if (count == 0 || count > kMaxCount)
             throw Fault{FaultKind::mbarrier, format("mbarrier.init with count %u, not in 1 to %u", count, kMaxCount),
                         1u << l};
-        uint16_t& slot = cta.mbarrier_at[address / 8];
+        uint16_t& slot = cta.mbarrier_slot(address);
         if (!slot) {
             cta.mbarriers.emplace_back();
             slot = static_cast<uint16_t>(cta.mbarriers.size());
@@ -151,8 +152,8 @@ int init(RegView& r, const Inst& i, uint32_t mask) {  // a = address, b = count
 }
 
 int inval(RegView& r, const Inst& i, uint32_t mask) {
-    return each_lane(r, i, mask, [&](Warp& w, uint32_t address, uint32_t l) {
-        Mbarrier& b = mbarrier_at(w, address, l);
+    return each_lane(r, i, mask, [&](Warp& w, Cta& cta, uint32_t address, uint32_t l) {
+        Mbarrier& b = mbarrier_at(cta, address, l);
         if (b.copies || awaited(b))
             throw Fault{FaultKind::mbarrier,
                         format("mbarrier.inval of the mbarrier at shared %#x while it is in use", address), 1u << l};
@@ -161,21 +162,21 @@ int inval(RegView& r, const Inst& i, uint32_t mask) {
 }
 
 int expect(RegView& r, const Inst& i, uint32_t mask) {  // a = address, b = bytes
-    return each_lane(r, i, mask, [&](Warp& w, uint32_t address, uint32_t l) {
-        expect_tx(*w.machine, mbarrier_at(w, address, l), lanes<uint32_t>(w, i.b)[l], l);
+    return each_lane(r, i, mask, [&](Warp& w, Cta& cta, uint32_t address, uint32_t l) {
+        expect_tx(*w.machine, mbarrier_at(cta, address, l), lanes<uint32_t>(w, i.b)[l], l);
     });
 }
 
 int complete(RegView& r, const Inst& i, uint32_t mask) {
-    return each_lane(r, i, mask, [&](Warp& w, uint32_t address, uint32_t l) {
-        mbarrier_complete_tx(*w.machine, *w.cta, mbarrier_at(w, address, l), lanes<uint32_t>(w, i.b)[l], l);
+    return each_lane(r, i, mask, [&](Warp& w, Cta& cta, uint32_t address, uint32_t l) {
+        mbarrier_complete_tx(*w.machine, cta, mbarrier_at(cta, address, l), lanes<uint32_t>(w, i.b)[l], l);
     });
 }
 
 // a = address, b = count or bytes, d = state; mod bit 0 expect_tx, bit 1 drop, bit 2 noComplete
 int arrive(RegView& r, const Inst& i, uint32_t mask) {
-    return each_lane(r, i, mask, [&](Warp& w, uint32_t address, uint32_t l) {
-        Mbarrier& b = mbarrier_at(w, address, l);
+    return each_lane(r, i, mask, [&](Warp& w, Cta& cta, uint32_t address, uint32_t l) {
+        Mbarrier& b = mbarrier_at(cta, address, l);
         const uint64_t state = state_of(b);
         const uint32_t operand = i.b == kNoOperand ? 1 : lanes<uint32_t>(w, i.b)[l];
         if (i.mod & 1) expect_tx(*w.machine, b, operand, l);
@@ -192,7 +193,7 @@ int arrive(RegView& r, const Inst& i, uint32_t mask) {
             throw Fault{FaultKind::mbarrier,
                         format("arrive.noComplete completes the phase of the mbarrier at shared %#x", address),
                         1u << l};
-        mbarrier_arrive(*w.machine, *w.cta, b, count, l);
+        mbarrier_arrive(*w.machine, cta, b, count, l);
         write_state(w, i, l, state);
     });
 }
@@ -205,7 +206,7 @@ int wait(RegView& r, const Inst& i, uint32_t mask) {
     for (uint32_t l = 0; l < kLanes; ++l) {
         if (!(mask >> l & 1)) continue;
         const uint32_t address = shared_address(w, i, i.a, l, static_cast<uint64_t>(i.imm));
-        const Mbarrier& b = mbarrier_at(w, address, l);
+        const Mbarrier& b = mbarrier_at(*w.cta, address, l);
         bool ok;
         uint64_t parity;
         if (i.mod & 1) {
@@ -238,7 +239,7 @@ int wait(RegView& r, const Inst& i, uint32_t mask) {
     w.wait_detail = blocking;
     w.soft = true;
     if (w.groups.empty()) {
-        auto& waiters = w.cta->mbarriers[w.cta->mbarrier_at[blocking / 8] - 1].waiters;
+        auto& waiters = w.cta->mbarriers[w.cta->mbarrier_slot(blocking) - 1].waiters;
         if (std::find(waiters.begin(), waiters.end(), &w) == waiters.end()) waiters.push_back(&w);
     }
     return kSuspend;

@@ -4,6 +4,7 @@
 
 #include "lanes.hpp"
 #include "machine.hpp"
+#include "shared_address.hpp"
 
 namespace machete::sim {
 
@@ -52,7 +53,7 @@ void uninitialised(const Cta& cta, const Machine& machine, uint32_t address, uin
                    const char* what) {
     uint32_t bad = address;
     while (bad < address + bytes && cta.shadow[bad] == 1) ++bad;
-    if (cta.mbarrier_at[bad / 8] && cta.mbarriers[cta.mbarrier_at[bad / 8] - 1].valid)
+    if (cta.mbarrier_slot(bad) && cta.mbarriers[cta.mbarrier_slot(bad) - 1].valid)
         throw Fault{FaultKind::mbarrier, format("%s of shared memory at %#x, which holds an mbarrier", what, bad),
                     1u << lane};
     for (const auto& copy : machine.copies()) {
@@ -71,7 +72,7 @@ void uninitialised(const Cta& cta, const Machine& machine, uint32_t address, uin
 
 namespace {
 
-enum Space { kGlobal, kShared, kLocal, kParam };
+enum Space { kGlobal, kShared, kLocal, kParam, kCluster };
 
 struct Addresses {
     alignas(64) uint64_t a[kLanes];
@@ -143,7 +144,7 @@ void resolve(Warp& w, Addresses& addr, uint32_t mask, uint32_t bytes) {
     const char* what = Write ? "store" : "load";
     const Extent e = extent_of(addr, mask, bytes);
     const uint64_t lo = e.low, hi = e.high, all = e.all;
-    static const char* const names[] = {"global", "shared", "local", "param"};
+    static const char* const names[] = {"global", "shared", "local", "param", "shared"};
     if (all & (bytes - 1))
         for (uint32_t l = 0; l < kLanes; ++l)
             if ((mask >> l & 1) && (addr.a[l] & (bytes - 1))) misaligned(addr.a[l], bytes, l, names[S], what);
@@ -154,13 +155,9 @@ void resolve(Warp& w, Addresses& addr, uint32_t mask, uint32_t bytes) {
                 if (mask >> l & 1) global_range(*w.machine, w.region, addr.a[l], bytes, Write, l, what);
     } else if constexpr (S == kShared) {
         Cta& cta = *w.cta;
-        if (lo < kSharedBase || hi + bytes > cta.shared_end)
+        if (lo < cta.shared_begin || hi + bytes > cta.shared_end)
             for (uint32_t l = 0; l < kLanes; ++l)
-                if ((mask >> l & 1) && (addr.a[l] < kSharedBase || addr.a[l] + bytes > cta.shared_end))
-                    throw Fault{FaultKind::out_of_bounds,
-                                format("%s of %u bytes at shared address %#llx; this CTA has %#x to %#x", what, bytes,
-                                       static_cast<unsigned long long>(addr.a[l]), kSharedBase, cta.shared_end),
-                                1u << l};
+                if (mask >> l & 1) check_shared(cta, addr.a[l], bytes, l, what);
         const auto host = reinterpret_cast<uint64_t>(cta.shared);
         if (e.contiguous) {
             uint8_t* s = cta.shadow + lo;
@@ -185,6 +182,19 @@ void resolve(Warp& w, Addresses& addr, uint32_t mask, uint32_t bytes) {
                 if (!written(s, bytes)) uninitialised(cta, *w.machine, a, bytes, l, what);
             }
             addr.a[l] += host;
+        }
+    } else if constexpr (S == kCluster) {
+        for (uint32_t l = 0; l < kLanes; ++l) {
+            if (!(mask >> l & 1)) continue;
+            const auto a = static_cast<uint32_t>(addr.a[l]);
+            Cta& cta = shared_owner(w, a, l, what);
+            check_shared(cta, a, bytes, l, what);
+            if constexpr (Write) {
+                std::memset(cta.shadow + a, 1, bytes);
+            } else {
+                if (!written(cta.shadow + a, bytes)) uninitialised(cta, *w.machine, a, bytes, l, what);
+            }
+            addr.a[l] = reinterpret_cast<uint64_t>(cta.shared) + a;
         }
     } else if constexpr (S == kLocal) {
         const uint32_t size = w.machine->program.local_bytes;
@@ -353,16 +363,16 @@ int st(RegView& r, const Inst& i, uint32_t mask) {
 
 // Generic addresses: every lane goes to the space its window says.
 struct Split {
-    uint32_t shared = 0, local = 0, global = 0;
+    uint32_t shared = 0, cluster = 0, local = 0, global = 0;
 };
-Split split(Addresses& addr, uint32_t mask) {
+Split split(const Cta& cta, Addresses& addr, uint32_t mask) {
     Split s;
     for (uint32_t l = 0; l < kLanes; ++l) {
         if (!(mask >> l & 1)) continue;
         const uint64_t top = addr.a[l] >> 32;
         if (top == kSharedWindow >> 32) {
-            s.shared |= 1u << l;
             addr.a[l] &= 0xffffffffu;
+            (addr.a[l] >> kRankShift == cta.rank ? s.shared : s.cluster) |= 1u << l;
         } else if (top == kLocalWindow >> 32) {
             s.local |= 1u << l;
             addr.a[l] &= 0xffffffffu;
@@ -379,9 +389,10 @@ int load_generic(RegView& r, const Inst& i, uint32_t mask) {
     Addresses addr;
     addresses(r, i, addr);
     const uint32_t bytes = access_bytes(i, sizeof(T));
-    const Split s = split(addr, mask);
+    const Split s = split(*w.cta, addr, mask);
     if (s.global) resolve<kGlobal, false>(w, addr, s.global, bytes);
     if (s.shared) resolve<kShared, false>(w, addr, s.shared, bytes);
+    if (s.cluster) resolve<kCluster, false>(w, addr, s.cluster, bytes);
     if (s.local) resolve<kLocal, false>(w, addr, s.local, bytes);
     load_resolved<T>(w, i, mask, addr);
     return (i.flags & kFlagPoll) && polls(w, mask, addr, bytes) ? kYield : kNext;
@@ -392,9 +403,10 @@ int store_generic(RegView& r, const Inst& i, uint32_t mask) {
     Addresses addr;
     addresses(r, i, addr);
     const uint32_t bytes = access_bytes(i, sizeof(T));
-    const Split s = split(addr, mask);
+    const Split s = split(*w.cta, addr, mask);
     if (s.global) resolve<kGlobal, true>(w, addr, s.global, bytes);
     if (s.shared) resolve<kShared, true>(w, addr, s.shared, bytes);
+    if (s.cluster) resolve<kCluster, true>(w, addr, s.cluster, bytes);
     if (s.local) resolve<kLocal, true>(w, addr, s.local, bytes);
     return store_resolved<T>(w, i, mask, addr);
 }
@@ -430,18 +442,24 @@ int param_from_generic(RegView& r, const Inst& i, uint32_t m) {
     write_lanes(lanes<uint64_t>(r, i.d), m, [&](uint32_t l) { return a[l] - base; });
     return kNext;
 }
-int is_space(RegView& r, const Inst& i, uint32_t m) {  // mod: 0 global, 1 shared, 2 local, 3 param
-    const Launch& launch = warp_of(r).machine->launch;
+int is_space(RegView& r, const Inst& i, uint32_t m) {  // mod: 0 global, 1 shared::cta, 2 local, 3 param, 4 cluster
+    const Warp& w = warp_of(r);
+    const Launch& launch = w.machine->launch;
     const auto params = reinterpret_cast<uint64_t>(launch.params);
+    const uint64_t own = kSharedWindow | uint64_t(w.cta->rank) << kRankShift;
     auto* a = lanes<uint64_t>(r, i.a);
     uint32_t v = 0;
     for (uint32_t l = 0; l < kLanes; ++l) {
-        const uint64_t top = a[l] >> 32;
-        const uint32_t space = top == kSharedWindow >> 32                         ? 1
-                               : top == kLocalWindow >> 32                        ? 2
-                               : a[l] - params < launch.param_bytes && i.mod == 3 ? 3
-                                                                                  : 0;
-        v |= uint32_t(space == i.mod) << l;
+        const bool shared = a[l] >> 32 == kSharedWindow >> 32, local = a[l] >> 32 == kLocalWindow >> 32;
+        bool in = false;
+        switch (i.mod) {
+            case 0: in = !shared && !local; break;
+            case 1: in = a[l] >> kRankShift == own >> kRankShift; break;
+            case 2: in = local; break;
+            case 3: in = a[l] - params < launch.param_bytes; break;
+            default: in = shared; break;
+        }
+        v |= uint32_t(in) << l;
     }
     write_pred(r, i.d, m, v);
     return kNext;
@@ -456,6 +474,7 @@ int is_space(RegView& r, const Inst& i, uint32_t m) {  // mod: 0 global, 1 share
 
 const NamedHandler table[] = {
     WIDTHS("ld.global", ld, kGlobal),      WIDTHS("ld.shared", ld, kShared),
+    WIDTHS("ld.cluster", ld, kCluster),    WIDTHS("st.cluster", st, kCluster),
     WIDTHS("ld.local", ld, kLocal),        WIDTHS("ld.param", ld, kParam),
     WIDTHS("ld.generic", load_generic),    WIDTHS("st.global", st, kGlobal),
     WIDTHS("st.shared", st, kShared),      WIDTHS("st.local", st, kLocal),

@@ -89,11 +89,12 @@ nb::dict fault_dict(const LocatedFault& f) {
 using RegionTuple = std::tuple<uint64_t, uint64_t, std::string, bool>;
 
 nb::dict launch(const Program& program, const Array<uint8_t>& params, std::array<uint32_t, 3> grid,
-                std::array<uint32_t, 3> block, uint32_t dynamic_shared, uint32_t resident, uint64_t seed,
+                std::array<uint32_t, 3> block, std::array<uint32_t, 3> cluster, uint32_t dynamic_shared, uint32_t resident, uint64_t seed,
                 uint64_t max_instructions, const std::vector<RegionTuple>& regions, const nb::object& progress) {
     Launch l;
     l.grid = grid;
     l.block = block;
+    l.cluster = cluster;
     l.dynamic_shared = dynamic_shared;
     l.resident = resident;
     l.seed = seed;
@@ -149,7 +150,7 @@ NB_MODULE(_core, m) {
     m.def("make_program", &make_program, nb::rv_policy::take_ownership, nb::arg("code"), nb::arg("ext"),
           nb::arg("constants"), nb::arg("register_bytes"), nb::arg("predicates"), nb::arg("static_shared"),
           nb::arg("local_bytes"));
-    m.def("launch", &launch, nb::arg("program"), nb::arg("params"), nb::arg("grid"), nb::arg("block"),
+    m.def("launch", &launch, nb::arg("program"), nb::arg("params"), nb::arg("grid"), nb::arg("block"), nb::arg("cluster"),
           nb::arg("dynamic_shared"), nb::arg("resident"), nb::arg("seed"), nb::arg("max_instructions"),
           nb::arg("regions"), nb::arg("progress").none());
     m.def("opcode_names", &opcode_names, "Names of the native handlers; an opcode is an index into this list.");

@@ -26,6 +26,8 @@ std::vector<NamedHandler> build() {
     add(atomic_handlers());
     add(control_handlers());
     add(barrier_handlers());
+    add(cluster_handlers());
+    add(store_async_handlers());
     add(mbarrier_handlers());
     add(bulk_copy_handlers());
     add(async_copy_handlers());

@@ -5,13 +5,24 @@
 
 namespace machete::sim {
 
+// All of the access must lie in the shared memory of `cta`.
 inline void check_shared(const Cta& cta, uint64_t address, uint64_t bytes, uint32_t lane, const char* what) {
-    if (address >= kSharedBase && address + bytes <= cta.shared_end) return;
-    throw Fault{FaultKind::out_of_bounds,
-                format("%s of %llu bytes at shared address %#llx; this CTA has %#x to %#x", what,
-                       static_cast<unsigned long long>(bytes), static_cast<unsigned long long>(address), kSharedBase,
-                       cta.shared_end),
-                1u << lane};
+    if (address >= cta.shared_begin && address + bytes <= cta.shared_end) return;
+    outside_shared(cta, address, bytes, lane, what);
+}
+
+// The CTA of the cluster whose shared memory `address` names.
+inline Cta& shared_owner(const Warp& w, uint64_t address, uint32_t lane, const char* what) {
+    return address >> kRankShift == w.cta->rank ? *w.cta : shared_peer(w, address, lane, what);
+}
+
+// The same for an operand of an instruction: other CTAs are out of reach without .shared::cluster.
+inline Cta& shared_owner(const Warp& w, const Inst& i, uint64_t address, uint32_t lane, const char* what) {
+    if (!(i.flags & kFlagCluster)) {
+        check_shared(*w.cta, address, 1, lane, what);
+        return *w.cta;
+    }
+    return shared_owner(w, address, lane, what);
 }
 
 // Value of an address register: flags say whether it is 64 bits wide.

@@ -47,7 +47,7 @@ uint64_t sum(const Cta& cta, const std::vector<uint32_t>& chunks) {
     uint64_t h = 0;
     for (const uint32_t address : chunks) {
         uint64_t v[2];
-        std::memcpy(v, cta.shared + address, 16);
+        std::memcpy(v, cta.shared + (cta.rank << kRankShift) + address, 16);
         h = (h ^ v[0]) * 0x9e3779b97f4a7c15ull;
         h = (h ^ v[1] ^ (h >> 31)) * 0x9e3779b97f4a7c15ull;
     }
@@ -114,12 +114,12 @@ int multiply(RegView& r, const Inst& i, uint32_t mask) {
         if (a_in_registers)
             for (uint32_t m = 0; m < 4; ++m) a[4 * k + m] = lanes<uint32_t>(other, ext[n + m]);
     }
-    const SharedView shared{cta.shared + kSharedBase, kSharedBase, cta.shared_end - kSharedBase,
-                            cta.shadow + kSharedBase};
+    const SharedView shared{cta.shared + cta.shared_begin, kSharedBase, cta.shared_end - cta.shared_begin,
+                            cta.shadow + cta.shared_begin};
     SharedFault fault;
     if (!wgmma(kind, d, a_in_registers ? a : nullptr, a_bits, b_bits, scale != 0, shared, fault)) {
         if (fault.kind == SharedFault::Kind::uninitialised)
-            uninitialised(cta, machine, fault.address, 1, first_lane(mask), "wgmma read");
+            uninitialised(cta, machine, fault.address + (cta.rank << kRankShift), 1, first_lane(mask), "wgmma read");
         refuse(fault, mask);
     }
     ++machine.stats().matrix_instructions;

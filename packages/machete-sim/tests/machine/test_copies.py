@@ -121,7 +121,7 @@ def test_a_late_reader_is_caught_in_a_reused_stage(launch: Launch) -> None:
         ("cp.async.bulk.global.shared::cta.bulk_group [%a0], [tile], 16;", Uninitialised, "never written"),
         (f"mov.u32 %r1, 99984; {STORE.format('%r1')}", OutOfBounds, "shared address"),
         (f"st.shared.v4.u32 [tile], {{%r0, %r0, %r0, %r0}}; {STORE.format('tile')} ret;", Race, "read is missing"),
-        (MULTICAST, OutOfBounds, "cluster of one"),
+        (MULTICAST, OutOfBounds, "cluster of 1"),
     ],
 )  # fmt: skip
 def test_bulk_errors(launch: Launch, body: str, error: type[Exception], message: str) -> None:

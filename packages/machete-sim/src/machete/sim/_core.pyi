@@ -27,6 +27,7 @@ def launch(
     params: np.ndarray,
     grid: Sequence[int],
     block: Sequence[int],
+    cluster: Sequence[int],
     dynamic_shared: int,
     resident: int,
     seed: int,

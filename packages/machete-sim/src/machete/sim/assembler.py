@@ -232,7 +232,15 @@ class Assembler:
         space, address = self.symbols[name]
         if width == 32 and space == "global":
             raise self.error(f"the address of {name} needs 64 bits")
+        if space == "shared":
+            return self._shared_symbol(address + offset, width)
         return self.constant(address + offset, width)
+
+    def _shared_symbol(self, address: int, width: int = 32) -> Register:
+        """The address of a shared variable depends on the rank of the CTA in its cluster."""
+        target = self.temporary(64 if width == 64 else 32)
+        self.emit("mov.shared", d=target, imm=address, flags=REG64 if width == 64 else 0)
+        return target
 
     def width(self, operand: Operand) -> int:
         """Bits of the register that `operand` names."""
@@ -286,6 +294,8 @@ class Assembler:
             raise self.error(f"{base.text} is not declared")
         if symbol[0] != ("global" if space == "const" else space):
             raise self.error(f"{base.text} is in .{symbol[0]}, not in .{space or 'generic'}")
+        if symbol[0] == "shared":
+            return self._shared_symbol(symbol[1]), operand.offset, 0
         return self.constant(symbol[1], 64), operand.offset, ADDR64
 
     # ---- records

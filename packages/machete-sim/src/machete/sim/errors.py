@@ -37,7 +37,7 @@ class UnknownInstruction(SimulationError):
 
 
 class UnsupportedLaunch(SimulationError):
-    """A launch configuration that cannot run: clusters, too many threads, parameters of the wrong size."""
+    """A launch configuration that cannot run: a cluster that does not fit, too many threads, …"""
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from .errors import FAULTS, ExecutionError, UnsupportedLaunch, WaitingWarp
 from .image import Image
 
 MAX_THREADS = 1024
+MAX_CLUSTER = 16  # the non-portable size of sm_90 and sm_100
 # Bytes of a CTA, static and dynamic (CUDA programming guide, compute capabilities).
 MAX_SHARED = {"sm_90a": 227 * 1024, "sm_100a": 227 * 1024, "sm_120a": 99 * 1024}
 
@@ -27,14 +28,15 @@ class Region:
 
 @dataclass(frozen=True)
 class LaunchConfig:
-    """grid, block: CTAs and threads (x, y, z). dynamic_shared: bytes. sms: how many CTAs are resident at a time (None:
-    all). seed: order of warps and of asynchronous completions. max_instructions: warp instructions until a livelock.
+    """grid, block: CTAs and threads (x, y, z). dynamic_shared: bytes of a CTA. cluster: CTAs (None: what the kernel was
+    compiled for, else one). sms: how many CTAs are resident at a time (None: all). seed: order of warps and of
+    asynchronous completions. max_instructions: warp instructions until a livelock.
     """
 
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     dynamic_shared: int = 0
-    cluster: tuple[int, int, int] = (1, 1, 1)
+    cluster: tuple[int, int, int] | None = None
     sms: int | None = None
     seed: int = 0
     max_instructions: int = 2_000_000_000
@@ -74,7 +76,7 @@ def run(
     params: the parameter block in PTX .param layout. progress: called now and then with the warp instructions done and
     the CTAs retired. Raises an ExecutionError that names the place, or UnsupportedLaunch before anything runs.
     """
-    _check(image, params, config)
+    cluster = _check(image, params, config)
     regions = [(r.address, r.nbytes, r.name, r.writable) for r in memory if r.nbytes]
     regions += [(a.ctypes.data, a.nbytes, name, writable) for a, name, writable in image.variables if a.nbytes]
     result = _core.launch(
@@ -82,6 +84,7 @@ def run(
         np.frombuffer(params or b"\0", np.uint8),
         list(config.grid),
         list(config.block),
+        list(cluster),
         config.dynamic_shared,
         config.sms or 0,
         config.seed,
@@ -103,14 +106,12 @@ def run(
     )
 
 
-def _check(image: Image, params: bytes, config: LaunchConfig) -> None:
+def _check(image: Image, params: bytes, config: LaunchConfig) -> tuple[int, int, int]:
+    """The size of a cluster, if the launch is possible."""
     needed = image.kernel.parameter_bytes
     if len(params) < needed:
         raise UnsupportedLaunch(f"{image.kernel.name} takes {needed} bytes of parameters, {len(params)} are given")
-    cluster = (*image.kernel.limits.get("reqnctapercluster", ()), 1, 1, 1)[:3]
-    for size in (config.cluster, cluster):
-        if size != (1, 1, 1):
-            raise UnsupportedLaunch(f"clusters of {size} CTAs are not simulated yet; a cluster is one CTA")
+    cluster = _cluster(image, config)
     shared = image.code.static_shared + config.dynamic_shared
     limit = MAX_SHARED[image.arch]
     if shared > limit:
@@ -121,6 +122,26 @@ def _check(image: Image, params: bytes, config: LaunchConfig) -> None:
     required = image.kernel.limits.get("reqntid")
     if required is not None and (*required, 1, 1)[:3] != config.block:
         raise UnsupportedLaunch(f"{image.kernel.name} was compiled for blocks of {required}, not {config.block}")
+    return cluster
+
+
+def _cluster(image: Image, config: LaunchConfig) -> tuple[int, int, int]:
+    compiled = image.kernel.limits.get("reqnctapercluster")
+    required = None
+    if compiled is not None:
+        x, y, z = (*compiled, 1, 1)[:3]
+        required = (x, y, z)
+    cluster = config.cluster or required or (1, 1, 1)
+    if required not in (None, cluster):
+        raise UnsupportedLaunch(f"{image.kernel.name} was compiled for clusters of {required}, not {cluster}")
+    size = cluster[0] * cluster[1] * cluster[2]
+    if min(cluster) < 1 or size > MAX_CLUSTER:
+        raise UnsupportedLaunch(f"a cluster of {cluster} CTAs; it has 1 to {MAX_CLUSTER}")
+    if any(g % c for g, c in zip(config.grid, cluster, strict=True)):
+        raise UnsupportedLaunch(f"grid {config.grid} is not a multiple of the cluster {cluster}")
+    if config.sms is not None and config.sms < size:
+        raise UnsupportedLaunch(f"a cluster of {size} CTAs does not fit on {config.sms} SMs")
+    return cluster
 
 
 def _error(image: Image, fault: dict[str, Any]) -> ExecutionError:

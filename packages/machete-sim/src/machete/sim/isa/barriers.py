@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from ..ptx import Address
 from .form import Groups, form
-from .types import NO_OPERAND
+from .types import CLUSTER, NO_OPERAND
 
 if TYPE_CHECKING:
     from ..assembler import Assembler
@@ -15,7 +15,8 @@ SCOPE = "{scope:cta|cluster|gpu|sys}"
 
 
 def barrier_address(asm: "Assembler", operand: "Operand", groups: Groups) -> tuple[int, int, int]:
-    return asm.address(operand, "shared" if "space" in groups else "generic")
+    a, offset, flags = asm.address(operand, "shared" if "space" in groups else "generic")
+    return a, offset, flags | (CLUSTER if groups.get("space") == "shared::cluster" else 0)
 
 
 @form("mbarrier.init[.{space:shared::cta|shared}].b64", section="9.7.13.15.9")

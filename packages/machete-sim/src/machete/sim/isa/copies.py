@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from ..ptx import Address
 from .form import Groups, form
 from .memory import ATOMIC_TYPES, OPERATIONS, generic_address
-from .types import NO_OPERAND
+from .types import NO_OPERAND, REG64, WIDTHS
 
 if TYPE_CHECKING:
     from ..assembler import Assembler
@@ -15,7 +15,7 @@ TO_SHARED = "shared::{dst:cta|cluster}.global"
 MBARRIER = "mbarrier::complete_tx::bytes"
 MULTICAST = "[.{multicast:multicast::cluster}]"
 HINT = "[.{hint:L2::cache_hint}]"
-GROUP = "[.cta_group::1]"
+GROUP = "[.{group:cta_group::1|cta_group::2}]"
 RANK = "{rank:1|2|3|4|5}d"
 
 
@@ -89,6 +89,21 @@ def bulk_load(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> N
     entries.emit("bulk.load", mod=mask is not None)
 
 
+@form(f"cp.async.bulk.shared::cluster.shared::cta.{MBARRIER}", section="9.7.9.25.4.1")
+def bulk_peer(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
+    _bulk_peer(asm, ops, 0)
+
+
+def _bulk_peer(asm: "Assembler", ops: "tuple[Operand, ...]", mod: int) -> None:
+    asm.expect(ops, 4)
+    entries = Entries(asm)
+    entries.shared(ops[0])
+    entries.shared(ops[1])
+    entries.word(ops[2])
+    entries.shared(ops[3])
+    entries.emit("bulk.peer", mod=mod)
+
+
 @form(f"cp.async.bulk.global.shared::cta.bulk_group{HINT}", section="9.7.9.25.4.1")
 def bulk_store(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
     _trailing(asm, ops, groups, 3)
@@ -104,12 +119,28 @@ REDUCTIONS = (
 )
 
 
+SHARED_REDUCTIONS = (
+    "{op:add}.{t:u32|s32|u64}",
+    "{op:min|max}.{t:u32|s32}",
+    "{op:and|or|xor}.{t:b32}",
+    "{op:inc|dec}.{t:u32}",
+)
+
+
 @form(
     *(f"cp.reduce.async.bulk.global.shared::cta.bulk_group{HINT}.{tail}" for tail in REDUCTIONS), section="9.7.9.25.4.2"
 )
 def bulk_reduce(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
     _trailing(asm, ops, groups, 3)
     _bulk_store(asm, ops, 1 | OPERATIONS[groups["op"]] << 8 | ATOMIC_TYPES[groups["t"]] << 16)
+
+
+@form(
+    *(f"cp.reduce.async.bulk.shared::cluster.shared::cta.{MBARRIER}.{tail}" for tail in SHARED_REDUCTIONS),
+    section="9.7.9.25.4.2",
+)
+def peer_reduce(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
+    _bulk_peer(asm, ops, 1 | OPERATIONS[groups["op"]] << 8 | ATOMIC_TYPES[groups["t"]] << 16)
 
 
 def _bulk_store(asm: "Assembler", ops: "tuple[Operand, ...]", mod: int) -> None:
@@ -146,7 +177,8 @@ def tile_load(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> N
         entries.word(coordinate, "s32")
     if mask is not None:
         entries.word(mask, "u16")
-    entries.emit("tile.load", mod=rank | (mask is not None) << 8)
+    pairs = groups.get("group") == "cta_group::2"
+    entries.emit("tile.load", mod=rank | (mask is not None) << 8 | pairs << 9)
 
 
 @form(f"cp.async.bulk.tensor.{RANK}.global.shared::cta[.tile].bulk_group{HINT}", section="9.7.9.27.1.2")
@@ -242,3 +274,36 @@ def arrive(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None
     asm.expect(ops, 1)
     a, imm, flags = asm.address(ops[0], "shared" if "space" in groups else "generic")
     asm.emit("cp.async.arrive", a=a, imm=imm, flags=flags, mod="noinc" in groups)
+
+
+# ---- stores of registers that report to an mbarrier
+
+
+def _store_async(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups, mod: int) -> None:
+    asm.expect(ops, 3)
+    kind = groups["t"]
+    count = int(groups["vec"][1:]) if "vec" in groups else 1
+    values = asm.vector(ops[1], count) if "vec" in groups else (ops[1],)
+    entries = Entries(asm)
+    entries.shared(ops[0])
+    entries.shared(ops[2])
+    registers = [asm.source(value, kind) for value in values]
+    flags = REG64 if WIDTHS[kind] == 64 else 0
+    asm.emit("st.async", ext=[*entries.registers, *registers], imm=entries.wide, mod=mod, flags=flags)
+
+
+@form(
+    f"st.async[.weak].shared::cluster.{MBARRIER}[.{{vec:v2}}].{{t:b32|b64|u32|u64|s32|s64|f32|f64}}",
+    f"st.async[.weak].shared::cluster.{MBARRIER}.{{vec:v4}}.{{t:b32|u32|s32|f32}}",
+    section="9.7.9.12",
+)
+def store_async(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
+    _store_async(asm, ops, groups, 0)
+
+
+@form(
+    *(f"red.async.relaxed.cluster[.shared::cluster].{MBARRIER}.{tail}" for tail in SHARED_REDUCTIONS),
+    section="9.7.13.8",
+)
+def reduce_async(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
+    _store_async(asm, ops, groups, 1 | OPERATIONS[groups["op"]] << 8 | ATOMIC_TYPES[groups["t"]] << 16)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..ptx import Address, Name, Vector
 from .form import Groups, form
-from .types import ADDR64, NO_OPERAND, POLL, REG64, SIGNED, WIDTHS, is_signed
+from .types import ADDR64, CLUSTER, NO_OPERAND, POLL, REG64, SIGNED, WIDTHS, is_signed
 
 if TYPE_CHECKING:
     from ..assembler import Assembler
@@ -27,8 +27,10 @@ TAIL = f"[.{{vec:v2|v4|v8}}].{KINDS}"
 
 
 def native_space(groups: Groups) -> str:
-    space = groups.get("space", "generic").partition(":")[0]
-    return "global" if space == "const" else space
+    space = groups.get("space", "generic")
+    if space == "shared::cluster":
+        return "cluster"
+    return {"const": "global"}.get(space.partition(":")[0], space.partition(":")[0])
 
 
 def checked_vector(asm: "Assembler", operand: "Operand", groups: Groups) -> "tuple[Operand, ...]":
@@ -150,19 +152,28 @@ def _atomic(
     kind, space = groups["t"], native_space(groups)
     if "vec" in groups and space != "global":
         raise asm.error("vector atomics exist in .global only")
-    a, offset, wide = asm.address(address, "" if space == "generic" else space)
+    a, offset, flags = asm.address(address, {"generic": "", "cluster": "shared"}.get(space, space))
+    if space == "cluster":
+        space, flags = "shared", flags | CLUSTER
     name = f"atom.{space}.{WIDTHS[kind]}"
     mod = OPERATIONS[groups["op"]] | ATOMIC_TYPES[kind] << 8
     if "vec" in groups:
         count = int(groups["vec"][1:])
         targets = [NO_OPERAND] * count if target is None else [asm.dest(op, kind) for op in asm.vector(target, count)]
         sources = [asm.source(op, kind) for op in asm.vector(values[0], count)]
-        asm.emit(name, a=a, imm=offset, flags=wide, mod=mod, ext=targets + sources, count=count, defines=count)
+        asm.emit(name, a=a, imm=offset, flags=flags, mod=mod, ext=targets + sources, count=count, defines=count)
         return
     b = asm.source(values[0], kind)
     c = asm.source(values[1], kind) if len(values) > 1 else NO_OPERAND
     asm.emit(
-        name, d=NO_OPERAND if target is None else asm.dest(target, kind), a=a, b=b, c=c, imm=offset, flags=wide, mod=mod
+        name,
+        d=NO_OPERAND if target is None else asm.dest(target, kind),
+        a=a,
+        b=b,
+        c=c,
+        imm=offset,
+        flags=flags,
+        mod=mod,
     )
 
 

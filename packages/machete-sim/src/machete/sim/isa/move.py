@@ -6,7 +6,7 @@ from .. import _core
 from ..ptx import Name, Vector
 from .form import Groups, form
 from .special import SPECIAL
-from .types import ADDR64, NO_OPERAND, REG64, WIDTHS
+from .types import ADDR64, CLUSTER, NO_OPERAND, REG64, WIDTHS
 
 if TYPE_CHECKING:
     from ..assembler import Assembler
@@ -87,26 +87,36 @@ def cvta_to(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> Non
 @form("isspacep.{space:global|shared|shared::cta|shared::cluster|local|param|param::entry}", section="9.7.9.19")
 def isspacep(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
     asm.expect(ops, 2)
-    number = {"global": 0, "shared": 1, "local": 2, "param": 3}[groups["space"].partition(":")[0]]
+    space = groups["space"]
+    names = {"global": 0, "shared": 1, "local": 2, "param": 3}
+    number = 4 if space == "shared::cluster" else names[space.partition(":")[0]]
     asm.emit("isspacep", d=asm.predicate_dest(ops[0]), a=asm.source(ops[1], "u64"), mod=number)
 
 
-# A cluster is one CTA, so rank 0 is this one and every shared address is its own.
-@form("mapa[.shared::cluster].{t:u32|u64}", section="9.7.9.22")
+def _shared_value(asm: "Assembler", groups: Groups) -> int:
+    """Flags of an operand that is a shared address: 32 or 64 bits, of the window or generic."""
+    if groups["t"] == "u32" and "space" not in groups:
+        raise asm.error("a generic address has 64 bits; .shared::cluster is missing")
+    return (REG64 if groups["t"] == "u64" else 0) | (CLUSTER if "space" in groups else 0)
+
+
+@form("mapa[.{space:shared::cluster}].{t:u32|u64}", section="9.7.9.22")
 def mapa(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
     asm.expect(ops, 3)
     kind = groups["t"]
-    asm.emit(
-        "mapa",
-        d=asm.dest(ops[0], kind),
-        a=asm.source(ops[1], kind),
-        b=asm.source(ops[2], "u32"),
-        flags=REG64 if kind == "u64" else 0,
-    )
+    flags = _shared_value(asm, groups)
+    a, b = asm.source(ops[1], kind), asm.source(ops[2], "u32")
+    dest = asm.dest(ops[0], kind)
+    if dest == NO_OPERAND:
+        raise asm.error("the result of this instruction cannot be discarded")
+    asm.emit("mapa", d=dest, a=a, b=b, flags=flags)
 
 
-@form("getctarank[.shared::cluster].{t:u32|u64}", section="9.7.9.23")
+@form("getctarank[.{space:shared::cluster}].{t:u32|u64}", section="9.7.9.23")
 def getctarank(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
     asm.expect(ops, 2)
-    asm.source(ops[1], groups["t"])
-    asm.emit("mov.b32", d=asm.dest(ops[0], "u32"), a=asm.constant(0, 32))
+    flags = _shared_value(asm, groups)
+    a, dest = asm.source(ops[1], groups["t"]), asm.dest(ops[0], "u32")
+    if dest == NO_OPERAND:
+        raise asm.error("the result of this instruction cannot be discarded")
+    asm.emit("getctarank", d=dest, a=a, flags=flags)

@@ -9,7 +9,7 @@ WIDTHS = {
 ROUNDING = {"rn": 0, "rz": 1, "rm": 2, "rp": 3, "rni": 0, "rzi": 1, "rmi": 2, "rpi": 3}
 FTZ, SAT, RELU, NAN, XORSIGNABS, SATFINITE, ROUND_AWAY = 4, 8, 16, 32, 64, 128, 256
 
-ADDR64, REG64, REG16, SIGNED, POLL = 1, 2, 4, 8, 16
+ADDR64, REG64, REG16, SIGNED, POLL, CLUSTER = 1, 2, 4, 8, 16, 32
 
 NO_OPERAND = 0x7FFFFFFF
 
