@@ -132,7 +132,7 @@ class GemvGemm(GemmOp):
     def load(self, ring, tiles, b, combine):
         row_bytes = self.k * 2
         for number in cutlass.range(tiles.count, unroll=1):
-            first = tiles.index(number, "N") * self.tile_size_N
+            first = tiles.tile(number) * self.tile_size_N  # one batch and one tile of rows: N alone counts
             stage = ring.acquire()
             load_rows(ring, stage, b, first, self.tile_size_N, row_bytes, 0, self.packed)
             for pair in combine:
@@ -208,7 +208,7 @@ class GemvGemm(GemmOp):
         """The column of c that output number `output` of a chunk is; beyond the last one where there is none."""
         column = Int32(self.N)
         if output < stages * self.tile_size_N:
-            tile = tiles.index(begin + output // self.tile_size_N, "N")
+            tile = tiles.tile(begin + output // self.tile_size_N)
             column = tile * self.tile_size_N + output % self.tile_size_N
         return column
 

@@ -24,14 +24,14 @@ class Throttle:
     ramp: int
     steady: int
 
-    def pages(self, page_bytes: int, least: int, most: int) -> tuple[int, int, int]:
-        """The same in pages: at least the `least` of one stage, and at most the `most` of the whole ring.
+    def pages(self, page_bytes: int, stage_pages: int, ring_pages: int) -> tuple[int, int, int]:
+        """The same in pages: whole stages, at least one, and at most those of the ring."""
 
-        With more than the ring in flight, the loader would wait for a landing two trips back, whose parity is that of
-        the present one.
-        """
-        first, ramp, steady = (-(-count // page_bytes) for count in (self.first, self.ramp, self.steady))
-        return min(max(first, least), most), ramp, min(max(steady, least), most)
+        def whole_stages(count: int) -> int:
+            stages = -(-count // (page_bytes * stage_pages))
+            return max(1, min(stages, ring_pages // stage_pages)) * stage_pages
+
+        return whole_stages(self.first), -(-self.ramp // page_bytes), whole_stages(self.steady)
 
 
 #: Found on an H200 with the decode chain (docs/decisions): 3 pages of 16 KiB for the first 16, then 10.

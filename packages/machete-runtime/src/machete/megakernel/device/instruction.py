@@ -76,9 +76,13 @@ class TileRange:
     count: Any
     step: Any
 
+    def tile(self, number):
+        """Number in the op of the tile with this number in the range."""
+        return self.first + number * self.step
+
     def index(self, number, dim: str):
         """Index along `dim` of the tile with this number in the range."""
-        return self.bound.tile_indices(self.first + number * self.step)[f"tile_{dim}"]
+        return self.bound.tile_indices(self.tile(number))[f"tile_{dim}"]
 
 
 @dataclass(frozen=True, eq=False)

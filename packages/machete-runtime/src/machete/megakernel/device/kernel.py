@@ -55,7 +55,6 @@ class PersistentKernel:
         self.kinds, self.layout, self.throttle = kinds, layout, throttle
         self.loads = any("load" in kind.declaration.phases for kind in kinds)
         self.stores = any("store" in kind.declaration.phases for kind in kinds)
-        self.throttles = any(kind.op.throttled for kind in kinds)
         self.mixed_stages = len({kind.stage_pages for kind in kinds if kind.stage_pages}) > 1
 
     # ------------------------------------------------------------------ small pieces every role uses
@@ -90,11 +89,9 @@ class PersistentKernel:
         return COMPUTE_WARPS + 1 + int(self.loads) + int(self.stores)
 
     def _in_flight(self, kind: Kind) -> tuple[int, int, int] | None:
-        """How many pages of this kind may be on their way (`LoadRing.in_flight`); None where nobody counts."""
-        if not self.throttles:
-            return None
+        """How many pages of this kind may be on their way (`LoadRing.in_flight`); None for as many as there are."""
         if not kind.op.throttled:
-            return self.layout.ring_pages, 0, self.layout.ring_pages
+            return None
         assert kind.pipeline is not None  # an op without a ring has no load phase
         return self.throttle.pages(kind.pipeline.copied_per_page, kind.stage_pages, self.layout.ring_pages)
 
@@ -199,9 +196,7 @@ class PersistentKernel:
     @cute.jit
     def _loader(self, base):
         position = ptx.registers(Int32, 0, 0)
-        pages = ptx.registers(
-            Int32, 0, 1, 0, 0, 0, 0
-        )  # a fresh `empty` barrier has parity 1 behind it: the first trip is free
+        pages = ptx.registers(Int32, 0, 1, 0)  # a fresh `empty` barrier has parity 1 behind it: the first trip is free
         while self._kind(base, position) != END:
             slot = position[0]
             instruction = Instruction.read(self._slot(base, slot))
@@ -219,7 +214,7 @@ class PersistentKernel:
     @cute.jit
     def _load_range(self, k: cutlass.Constexpr, base, slot, instruction, pages):
         kind = self.kinds[k]
-        pages[5] = Int32(0)
+        pages[2] = Int32(0)
         ring = LoadRing(self.layout, base, pages, kind.stage_pages, self._in_flight(kind))
         if const_expr(self.mixed_stages):
             ring.align()

@@ -79,14 +79,17 @@ def trap() -> None:
 
 
 def counter_wait(address, threshold) -> None:
-    """Poll a global counter (ld.acquire.gpu) until it reaches `threshold`."""
+    """Poll a global counter (ld.relaxed.gpu) until it reaches `threshold`; then fence.acquire.gpu makes it an acquire.
+
+    An acquire in the loop would throw away the L1 cache after every poll.
+    """
     _ptx(
         """{
 .reg .pred done;
 .reg .u32 tries, seen;
 mov.u32 tries, 0;
 LAB_RETRY:
-ld.acquire.gpu.global.u32 seen, [{$r0}];
+ld.relaxed.gpu.global.u32 seen, [{$r0}];
 setp.ge.u32 done, seen, {$r1};
 @done bra LAB_DONE;
 add.u32 tries, tries, 1;
@@ -94,6 +97,7 @@ setp.gt.u32 done, tries, %d;
 @done trap;
 bra LAB_RETRY;
 LAB_DONE:
+fence.acquire.gpu;
 }"""
         % COUNTER_TRIES,
         read_only_args=[address, threshold],

@@ -19,7 +19,7 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32, Int64, const_expr
+from cutlass import Int32, Int64
 
 from machete.megakernel.plan.shared import SharedLayout
 
@@ -110,51 +110,46 @@ class _Ring:
 class LoadRing(_Ring):
     """The loader's view; the whole loader warp calls every method.
 
-    `state` is [page, parity, page to land next, its parity, pages in flight, pages since the instruction began]. Too
-    many bytes in flight are as bad as too few: small accesses that somebody waits for queue up behind the prefetch. So
-    an op that streams from memory keeps `in_flight` = (pages at first, for how many pages, pages from then on) going.
+    `state` is [page, parity, pages since the instruction began]. Too many bytes in flight are as bad as too few: small
+    accesses that somebody waits for queue up behind the prefetch. So an op that streams from memory keeps `in_flight` =
+    (pages at first, for how many pages, pages from then on) going, whole stages each.
     """
 
-    in_flight: Any = None
+    in_flight: tuple[int, int, int] | None = None
 
     def acquire(self) -> Stage:
         """Wait until the next stage is free, and few enough bytes are on their way."""
-        if self.in_flight is not None:
-            self._throttle()
         page = self.state[0]
+        if self.in_flight is not None:
+            self._throttle(page)
         for i in range(self.stage_pages):
             ptx.mbarrier_wait(self._barrier(self.layout.empty_offset, page + i), self.state[1])
         self._pass_followers(page)
         self._advance(self.stage_pages)
-        self.state[4] = self.state[4] + self.stage_pages
         return self._stage(page)
 
     @cute.jit
-    def _throttle(self):
-        """Wait until copies land, so that the next stage does not exceed the pages that may be in flight."""
-        first, ramp, steady = self.in_flight
-        limit = Int32(first)
-        if self.state[5] >= ramp:
-            limit = Int32(steady)
-        while self.state[4] + self.stage_pages > limit:
-            self._await_landing()
-        self.state[5] = self.state[5] + self.stage_pages
+    def _throttle(self, page):
+        """Wait for the landing of the stage as far back as pages may be in flight.
 
-    @cute.jit
-    def _await_landing(self):
-        page = self.state[2]
-        ptx.mbarrier_wait(self._barrier(self.layout.full_offset, page), self.state[3])
-        page = page + 1
-        if page == self.layout.ring_pages:
-            page = Int32(0)
-            self.state[3] = self.state[3] ^ 1
-        self.state[2] = page
-        self.state[4] = self.state[4] - 1
+        Its barrier has not moved on: only the loader fills the stage again. On the first trip there may be none so far
+        back; a barrier that nobody has used yet counts as through with the phase before its first.
+        """
+        first, ramp, steady = self.in_flight
+        limit = Int32(steady)
+        if self.state[2] < ramp:
+            limit = Int32(first)
+        oldest, parity = page - limit, self.state[1] ^ 1
+        if oldest < 0:
+            oldest = oldest + self.layout.ring_pages
+            parity = self.state[1]
+        ptx.mbarrier_wait(self._barrier(self.layout.full_offset, oldest), parity)
+        self.state[2] = self.state[2] + self.stage_pages
 
     @cute.jit
     def _pass_followers(self, page):
         # Waiters look at a stage's first page only; the others flip here so that their parities keep step.
-        if ptx.lane_index() == 0:
+        with cute.arch.elect_one():
             for i in cutlass.range_constexpr(1, self.stage_pages):
                 ptx.mbarrier_arrive(self._barrier(self.layout.full_offset, page + i))
 
@@ -172,9 +167,10 @@ class LoadRing(_Ring):
         source = tensor.iterator.toint() + Int64(first) * itemsize
         target = stage.address + offset
         lane = ptx.lane_index()
-        if lane == 0 and bulk > 0:
-            ptx.mbarrier_expect(stage.full, bulk)
-            ptx.bulk_load(target, source, bulk, stage.full)
+        if bulk > 0:
+            with cute.arch.elect_one():
+                ptx.mbarrier_expect(stage.full, bulk)
+                ptx.bulk_load(target, source, bulk, stage.full)
         if lane * itemsize < nbytes - bulk:
             element = ptx.global_word(tensor.element_type, source + Int64(bulk + lane * itemsize))
             ptx.store_shared_word(tensor.element_type, target + (bulk + lane * itemsize), element)
@@ -182,14 +178,14 @@ class LoadRing(_Ring):
     @cute.jit
     def load_bytes(self, stage, source, nbytes, offset):
         """Copy `nbytes` (Int32, a multiple of 16) from global address `source` (Int64, of 16) into the stage."""
-        if ptx.lane_index() == 0:
+        with cute.arch.elect_one():
             ptx.mbarrier_expect(stage.full, nbytes)
             ptx.bulk_load(stage.address + offset, source, nbytes, stage.full)
 
     @cute.jit
     def load_tile(self, stage, handle, coordinates, offset: cutlass.Constexpr = 0):
         """Copy one TMA box at `coordinates` (elements, outer to inner); what is outside the tensor becomes zero."""
-        if ptx.lane_index() == 0:
+        with cute.arch.elect_one():
             ptx.mbarrier_expect(stage.full, Int32(handle.nbytes))
             ptx.tma_load(stage.address + offset, handle.address, coordinates[::-1], stage.full)
 
@@ -197,7 +193,7 @@ class LoadRing(_Ring):
     def commit(self, stage):
         """No more copies into this stage: it is full when those issued have landed."""
         cute.arch.sync_warp()
-        if ptx.lane_index() == 0:
+        with cute.arch.elect_one():
             ptx.mbarrier_arrive(stage.full)
 
     @cute.jit
@@ -205,14 +201,10 @@ class LoadRing(_Ring):
         """Skip to a page where a stage of this size may begin (ops with other stage sizes came before)."""
         while self.state[0] % self.stage_pages != 0:
             page = self.state[0]
-            if const_expr(self.in_flight is not None):
-                while self.state[4] >= self.layout.ring_pages:
-                    self._await_landing()  # never more pages in flight than the ring has (see `Throttle.pages`)
             ptx.mbarrier_wait(self._barrier(self.layout.empty_offset, page), self.state[1])
             if ptx.lane_index() == 0:
                 ptx.mbarrier_arrive(self._barrier(self.layout.full_offset, page))
             self._advance(1)
-            self.state[4] = self.state[4] + 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -325,8 +317,9 @@ class StoreRing(_Ring):
         target = tensor.iterator.toint() + Int64(first) * itemsize
         source = stage.address + offset
         lane = ptx.lane_index()
-        if lane == 0 and bulk > 0:
-            ptx.bulk_store(target, source, bulk)
+        if bulk > 0:
+            with cute.arch.elect_one():
+                ptx.bulk_store(target, source, bulk)
         if lane * itemsize < nbytes - bulk:
             element = ptx.shared_word(tensor.element_type, source + (bulk + lane * itemsize))
             pointer = ptx.global_pointer(tensor.element_type, target + Int64(bulk + lane * itemsize), itemsize)
@@ -335,7 +328,7 @@ class StoreRing(_Ring):
     @cute.jit
     def store_tile(self, stage, handle, coordinates, offset: cutlass.Constexpr = 0):
         """Copy one TMA box to `coordinates` (elements, outer to inner); what is outside the tensor is dropped."""
-        if ptx.lane_index() == 0:
+        with cute.arch.elect_one():
             ptx.tma_store(handle.address, coordinates[::-1], stage.address + offset)
 
     @cute.jit
