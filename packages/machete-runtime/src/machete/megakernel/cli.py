@@ -19,6 +19,7 @@ from typing import Annotated, Any
 import typer
 
 from machete.megakernel.abi.version import ABI
+from machete.megakernel.cache_command import cache
 from machete.megakernel.discovery import Announcement, announced, first_line, installed_versions
 from machete.megakernel.plan_command import plan
 from machete.megakernel.registry import InstalledOp, installed_ops
@@ -62,10 +63,11 @@ def application() -> typer.Typer:
     own: dict[str, Callable[..., None]] = {"ops": ops, "plan": plan, "version": version}
     for name, command in own.items():
         app.command(name)(command)
+    app.add_typer(cache, name="cache")
     announcements, unreadable = announced(GROUP)
     for broken in unreadable:
         _warn(f"the metadata of {broken.distribution} cannot be read: {broken.reason}")
-    taken = dict.fromkeys(own, "machete-runtime")
+    taken = dict.fromkeys([*own, "cache"], "machete-runtime")
     for plugin in announcements:
         name = plugin.entry.name
         if name in taken:
