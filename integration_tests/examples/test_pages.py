@@ -39,3 +39,8 @@ def test_kernel_cache(run: Callable[[str], dict[str, Any]], capsys: pytest.Captu
     assert "compiled in" in capsys.readouterr().out
     run("kernel-cache")
     assert "found" in capsys.readouterr().out
+
+
+def test_saved_kernels(run: Callable[[str], dict[str, Any]]) -> None:
+    names = run("saved-kernels")
+    assert torch.equal(names["result"], names["a"] + names["b"])

@@ -58,3 +58,9 @@ def test_no_two_settings_share_a_variable() -> None:
     variables = [setting.variable for setting in settings.SETTINGS]
     assert len(set(variables)) == len(variables)
     assert set(settings.SETTINGS) == {value for value in vars(settings).values() if isinstance(value, settings.Setting)}
+
+
+def test_the_documentation_lists_each() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "doctor.md").read_text()
+    listed = [line.split("`")[1] for line in page.splitlines() if line.startswith("| `MACHETE_")]
+    assert listed == [setting.variable for setting in settings.SETTINGS]

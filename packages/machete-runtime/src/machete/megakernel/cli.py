@@ -18,6 +18,7 @@ from typing import Annotated, Any
 
 import typer
 
+from machete.megakernel import doctor as examination
 from machete.megakernel.abi.version import ABI
 from machete.megakernel.cache_command import cache
 from machete.megakernel.discovery import Announcement, announced, first_line, installed_versions
@@ -55,12 +56,17 @@ def version() -> None:
     typer.echo(f"Python {platform.python_version()}")
 
 
+def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+    """Examine this installation: versions, imports, GPU, settings, and what is wrong with them."""
+    raise typer.Exit(examination.main(["--json"] if as_json else []))
+
+
 def application() -> typer.Typer:
     """The program: its own subcommands, and one for each that a distribution announces."""
     app = typer.Typer(
         name="machete", help="Small GPU ops as one persistent kernel.", no_args_is_help=True, add_completion=False
     )
-    own: dict[str, Callable[..., None]] = {"ops": ops, "plan": plan, "version": version}
+    own: dict[str, Callable[..., None]] = {"doctor": doctor, "ops": ops, "plan": plan, "version": version}
     for name, command in own.items():
         app.command(name)(command)
     app.add_typer(cache, name="cache")
