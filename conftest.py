@@ -4,13 +4,17 @@ A test that takes the fixture `arch` runs once for each architecture; `@pytest.m
 that, and a parametrisation of `arch` by hand replaces it. Such tests carry the marks `sm90`, `sm100` and
 `sm120`, and `pytest --arch sm_90a` selects them. The fixture `device` says where the test's tensors live: on
 the card if it is of that architecture, else on the CPU, which means the simulator.
+
+Kernels that tests compile are kept in `.nox/kernels`.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -60,6 +64,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # Never the user's cache. This one stays between runs, for both workers: what was not edited is not compiled again.
+    os.environ["MACHETE_CACHE_DIR"] = str(Path(__file__).parent / ".nox" / "kernels")
     arch = config.getoption("--arch")
     if arch is not None and not config.option.collectonly and not hasattr(config, "workerinput"):
         config.pluginmanager.register(ExecutedTests(arch), "machete-executed-tests")

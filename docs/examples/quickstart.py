@@ -59,7 +59,8 @@ def main(
     table.add_row("ops", ", ".join(kernel.plan.kinds[kind].name.rpartition(".")[2] for kind in kernel.plan.kind_of_op))
     table.add_row("tiles per SM", f"{tiles.max()} on {busy} of {len(tiles)} SMs, {tiles.sum()} in all")
     table.add_row("error", f"{error:.2e} relative to float32")
-    table.add_row("compiled in", f"{artefact.compile_seconds:.2f} s")
+    found = ", then; now found in the kernel cache" if artefact.cached else ""
+    table.add_row("compiled in", f"{artefact.compile_seconds:.2f} s{found}")
     seconds = sorted(times)[len(times) // 2]
     unit = (
         f"{seconds:.2f} s" if kernel.simulated else f"{seconds * 1e6:.1f} µs (median of 20, launch and wait included)"

@@ -13,7 +13,7 @@ import torch
 
 from machete.megakernel import Megakernel, Op
 from machete.megakernel.errors import TracerMissingError
-from machete.megakernel.launch import compiler
+from machete.megakernel.launch import compilation
 
 N = 2000  # 8 tiles of Add, 16 of Scale
 
@@ -130,11 +130,12 @@ def code_of(ptx: str) -> str:
 def test_a_kernel_without_trace_has_nothing_of_it(
     op_classes: SimpleNamespace, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compiler, "_cache", {})
+    monkeypatch.setenv("MACHETE_CACHE", "off")
+    compilation.forget()
     ops, _, _ = ops_of(op_classes, "cpu")
     before = Megakernel(ops).compile()
     request.getfixturevalue("tracer")
-    compiler._cache.clear()
+    compilation.forget()
     traced = Megakernel(ops, trace=True).compile()
     after = Megakernel(ops).compile()
     assert after is not before

@@ -18,7 +18,9 @@ from typing import Annotated, Any
 
 import typer
 
+from machete.megakernel import doctor as examination
 from machete.megakernel.abi.version import ABI
+from machete.megakernel.cache_command import cache
 from machete.megakernel.discovery import Announcement, announced, first_line, installed_versions
 from machete.megakernel.plan_command import plan
 from machete.megakernel.registry import InstalledOp, installed_ops
@@ -54,18 +56,24 @@ def version() -> None:
     typer.echo(f"Python {platform.python_version()}")
 
 
+def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+    """Examine this installation: versions, imports, GPU, settings, and what is wrong with them."""
+    raise typer.Exit(examination.main(["--json"] if as_json else []))
+
+
 def application() -> typer.Typer:
     """The program: its own subcommands, and one for each that a distribution announces."""
     app = typer.Typer(
         name="machete", help="Small GPU ops as one persistent kernel.", no_args_is_help=True, add_completion=False
     )
-    own: dict[str, Callable[..., None]] = {"ops": ops, "plan": plan, "version": version}
+    own: dict[str, Callable[..., None]] = {"doctor": doctor, "ops": ops, "plan": plan, "version": version}
     for name, command in own.items():
         app.command(name)(command)
+    app.add_typer(cache, name="cache")
     announcements, unreadable = announced(GROUP)
     for broken in unreadable:
         _warn(f"the metadata of {broken.distribution} cannot be read: {broken.reason}")
-    taken = dict.fromkeys(own, "machete-runtime")
+    taken = dict.fromkeys([*own, "cache"], "machete-runtime")
     for plugin in announcements:
         name = plugin.entry.name
         if name in taken:

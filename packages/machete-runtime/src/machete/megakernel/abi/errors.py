@@ -26,8 +26,10 @@ __all__ = [
     "OverlapError",
     "PipelineError",
     "PlanError",
+    "SavedKernelError",
     "ScalarError",
     "ScheduleError",
+    "SettingError",
     "ShapeMismatchError",
     "SimulatorMissingError",
     "StrideError",
@@ -141,6 +143,14 @@ class PlanError(MacheteError, ValueError):
 
 class LaunchError(MacheteError, RuntimeError):
     """A kernel could not be launched, or did not end in order."""
+
+
+class SavedKernelError(MacheteError, ValueError):
+    """A file is no saved kernel, or not one that can run here."""
+
+
+class SettingError(MacheteError, ValueError):
+    """An environment variable is set to something that it cannot be."""
 
 
 class SimulatorMissingError(MacheteError, ImportError):

@@ -1,14 +1,24 @@
-"""A compiled kernel as bytes: what the GPU, the simulator and a disk cache share."""
+"""A compiled kernel as bytes: what the GPU, the simulator, the disk cache and saved kernels share."""
 
+from __future__ import annotations
+
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
 class Artefact:
     """PTX and machine code of one kernel.
 
-    `arch` is the target's name, `entry` the kernel's symbol, `threads` the block size, `shared_bytes` the dynamic
-    shared memory, `compile_seconds` how long tracing and compiling took.
+    Attributes:
+        arch: the target's name.
+        entry: the kernel's symbol.
+        ptx, cubin: the code.
+        threads: the block size.
+        shared_bytes: dynamic shared memory of a CTA.
+        compile_seconds: how long tracing and compiling took, whenever that was.
+        cached: it was read from a file, and not compiled by this process.
     """
 
     arch: str
@@ -18,3 +28,28 @@ class Artefact:
     threads: int
     shared_bytes: int
     compile_seconds: float
+    cached: bool = False
+
+    def header(self) -> dict[str, Any]:
+        """All that identifies it but the code, as JSON has it."""
+        return {
+            "arch": self.arch,
+            "entry": self.entry,
+            "threads": self.threads,
+            "shared_bytes": self.shared_bytes,
+        }
+
+    def sections(self) -> dict[str, bytes]:
+        """The code, as sections of a file."""
+        return {"ptx": self.ptx.encode(), "cubin": self.cubin}
+
+    @classmethod
+    def read(cls, header: Mapping[str, Any], sections: Mapping[str, bytes], compile_seconds: float) -> Artefact:
+        """The artefact that `header()` and `sections()` describe."""
+        return cls(
+            **header,
+            ptx=sections["ptx"].decode(),
+            cubin=sections["cubin"],
+            compile_seconds=compile_seconds,
+            cached=True,
+        )

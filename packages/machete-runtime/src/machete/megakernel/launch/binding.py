@@ -227,6 +227,10 @@ class Binding:
         self._named[name] = slot
         return slot
 
+    def call(self, name: str, info: TensorInfo) -> None:
+        """Let `name` stand for a bound tensor from now on, whatever ops call by this name."""
+        self._named[name] = self.slot_of(info, f"naming {info}")
+
     def slot_of(self, old: TensorInfo, where: str) -> Slot:
         """The slot for a tensor that is bound now, or that bound tensors are parts of."""
         for slot in self._slots:

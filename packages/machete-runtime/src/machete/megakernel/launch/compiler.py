@@ -1,13 +1,11 @@
 """Trace and compile a persistent kernel: kinds and a shared-memory layout in, PTX and cubin out. Needs no GPU.
 
-CuTe DSL is used as the device compiler only. Kernels are kept in the process by what identifies their code: kinds,
-layout and target; extents, strides and addresses are data and play no part.
+CuTe DSL is used as the device compiler only. Extents, strides and addresses are data and play no part.
 """
 
 import logging
 import re
 import tempfile
-import threading
 import time
 from pathlib import Path
 
@@ -23,29 +21,17 @@ from machete.megakernel.plan.kinds import Kind
 from machete.megakernel.plan.shared import SharedLayout
 
 from .artefact import Artefact
+from .cache.traced import Dependencies, Recorder
 
 logger = logging.getLogger("machete.megakernel")
 
 _ENTRY = re.compile(r"\.visible\s+\.entry\s+([\w$]+)\s*\(")
-_cache: dict[tuple, Artefact] = {}
-_lock = threading.Lock()  # the DSL keeps trace state in module globals
 
 
 def compile_kernel(
-    kinds: tuple[Kind, ...], layout: SharedLayout, target: Target, hooks: Hooks | None = None
-) -> Artefact:
-    """Compile for `target`, or return what this process compiled before. Code with hooks is compiled each time."""
-    if hooks is not None:
-        with _lock:
-            return _compile(kinds, layout, target, hooks)
-    key = (tuple(kind.key for kind in kinds), layout, target)
-    with _lock:
-        if key not in _cache:
-            _cache[key] = _compile(kinds, layout, target, None)
-        return _cache[key]
-
-
-def _compile(kinds: tuple[Kind, ...], layout: SharedLayout, target: Target, hooks: Hooks | None) -> Artefact:
+    kinds: tuple[Kind, ...], layout: SharedLayout, target: Target, flags: str, hooks: Hooks | None = None
+) -> tuple[Artefact, Dependencies | None]:
+    """The code for these kinds, and what it was traced from, if that is known. One thread at a time."""
     names = ", ".join(sorted({kind.op.__name__ for kind in kinds}))
     logger.info("compiling %d kind(s) for %s: %s", len(kinds), target.name, names)
     started = time.perf_counter()
@@ -61,12 +47,14 @@ def _compile(kinds: tuple[Kind, ...], layout: SharedLayout, target: Target, hook
         None if hooks is None else Int64(0),
         make_fake_stream(),
     )
+    recorder = Recorder()
     with tempfile.TemporaryDirectory(prefix="machete-compile-") as folder:
-        compiled = cute.compile(
-            PersistentKernel(kinds, layout, target.throttle, hooks).launch,
-            *arguments,
-            options=f"--gpu-arch {target.name} --keep-ptx --keep-cubin --generate-line-info --dump-dir {folder}",
-        )
+        with recorder.recording():
+            compiled = cute.compile(
+                PersistentKernel(kinds, layout, target.throttle, hooks).launch,
+                *arguments,
+                options=f"--gpu-arch {target.name} {flags} --dump-dir {folder}",
+            )
         ptx = _contents(compiled.artifacts.PTX).rstrip(b"\0").decode()
         cubin = _contents(compiled.artifacts.CUBIN)
     entries = _ENTRY.findall(ptx)
@@ -79,7 +67,8 @@ def _compile(kinds: tuple[Kind, ...], layout: SharedLayout, target: Target, hook
         )
     seconds = time.perf_counter() - started
     logger.info("compiled in %.2f s: %d bytes of PTX, %d bytes of machine code", seconds, len(ptx), len(cubin))
-    return Artefact(target.name, entries[0], ptx, cubin, THREADS, layout.total_bytes, seconds)
+    artefact = Artefact(target.name, entries[0], ptx, cubin, THREADS, layout.total_bytes, seconds)
+    return artefact, recorder.dependencies()
 
 
 def _contents(artifact: bytes | str) -> bytes:

@@ -90,3 +90,12 @@ def word_of(value: int | float, dtype: torch.dtype) -> int:
     if dtype.is_floating_point:
         return int.from_bytes(struct.pack("<f", value), "little")
     return int(value) & ((1 << (8 * dtype.itemsize)) - 1)
+
+
+def value_of(word: int, dtype: torch.dtype) -> int | float:
+    """The scalar that a field with this word holds."""
+    if dtype.is_floating_point:
+        return float(struct.unpack("<f", (word & 0xFFFFFFFF).to_bytes(4, "little"))[0])
+    bits = 8 * dtype.itemsize
+    value = word & ((1 << bits) - 1)
+    return value - (1 << bits) if value >> (bits - 1) else value

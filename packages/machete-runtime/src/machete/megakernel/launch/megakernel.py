@@ -3,15 +3,25 @@
 import dataclasses
 import functools
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
 
-from machete.megakernel.abi.errors import DeviceError, PlanError, TargetError
+from machete.megakernel.abi.errors import (
+    DeviceError,
+    PlanError,
+    SavedKernelError,
+    TargetError,
+    UnknownArgumentError,
+    closest,
+    listing,
+)
 from machete.megakernel.abi.scheduled import ScheduledOp
 from machete.megakernel.abi.target import Target, Throttle
 from machete.megakernel.plan.plan import Plan
@@ -20,13 +30,15 @@ from . import tensormap
 from .artefact import Artefact
 from .binding import Argument, Binding, Replacements
 from .capture import setting_up
+from .compilation import artefact_of
 from .extents import Extents
 from .image import Image
+from .saved import allocate, device_for, read, save
 from .slots import Change
 from .state import LaunchState, Tables
 from .stream import StreamLaunchers
 from .temporaries import ARENA, placed
-from .tracing import find_tracer
+from .tracing import Tracing, find_tracer
 
 logger = logging.getLogger("machete.megakernel")
 
@@ -75,6 +87,9 @@ class Megakernel:
         trace: have the installed tracer record what the kernel does; see `trace_buffer`.
         seed: order in which the simulator interleaves warps and completes copies.
 
+    Attributes:
+        tensors: of a kernel that was loaded, its tensors by name, as it was loaded with them.
+
     Raises:
         MacheteError: one of its subclasses, before anything compiles, naming op, argument, reason and remedy.
     """
@@ -92,45 +107,120 @@ class Megakernel:
         trace: bool = False,
     ) -> None:
         ops = _checked(ops)
-        self.device = ops[0].device
-        self.simulated = self.device.type == "cpu"
-        self.target = self._choose_target(arch)
+        device = ops[0].device
+        target = _chosen_target(device, arch)
         if throttle is not None:
-            self.target = dataclasses.replace(self.target, throttle=throttle)
-        num_sms = _checked_sms(num_sms, self.device)
-        self._ops, self._arena_bytes = placed([op.op.lower(self.target, op) for op in ops])
-        self.plan = Plan.build(self._ops, self.target, num_sms, schedule=schedule, profile=profile or {})
-        self.plan.verify()
-        self._tracing = find_tracer()(self.plan) if trace else None
-        self.seed = seed
+            target = dataclasses.replace(target, throttle=throttle)
+        num_sms = _checked_sms(num_sms, device)
+        lowered, arena_bytes = placed([op.op.lower(target, op) for op in ops])
+        plan = Plan.build(lowered, target, num_sms, schedule=schedule, profile=profile or {})
+        plan.verify()
+        self._tracing: Tracing | None = find_tracer()(plan) if trace else None
+        self._set_up(device, lowered, arena_bytes, plan, seed)
+
+    def _set_up(
+        self,
+        device: torch.device,
+        ops: list[ScheduledOp],
+        arena_bytes: int,
+        plan: Plan,
+        seed: int,
+        artefact: Artefact | None = None,
+    ) -> None:
+        """A kernel that is planned, and, if it was saved, compiled."""
+        self.device, self.simulated = device, device.type == "cpu"
+        self.plan, self.target, self.seed = plan, plan.target, seed
+        self.tensors: dict[str, torch.Tensor] = {}
         self.report: RunReport | None = None
-        self._artefact: Artefact | None = None
+        self._ops, self._arena_bytes = ops, arena_bytes
+        self._artefact = artefact
         self._bound: _Bound | None = None
         self._lock = threading.RLock()
-        self._launched = RunReport(str(self.device), self.target.name)
+        self._launched = RunReport(str(device), self.target.name)
         if self.simulated:
-            logger.warning("no GPU: %s is simulated on the CPU, %d SMs", self.target.name, num_sms)
+            logger.warning("no GPU: %s is simulated on the CPU, %d SMs", self.target.name, plan.num_sms)
 
-    def _choose_target(self, arch: str | None) -> Target:
-        if self.simulated:
-            return Target.named(arch or DEFAULT_TARGET)
-        target = Target.of_capability(torch.cuda.get_device_capability(self.device))
-        if arch is not None and Target.named(arch) != target:
-            raise TargetError(
-                what=f"arch={arch!r}, but {self.device} is {target.name}",
-                where="Megakernel(ops, arch=…)",
-                why="CUDA tensors run on their own device",
-                fix=f"leave arch out, or pass CPU tensors to simulate {arch}",
+    def save(self, path: str | os.PathLike[str], *, tensors: Mapping[str, torch.Tensor] | None = None) -> None:
+        """Write the kernel to a file, which `load` runs in a process that never imports the DSL or an op package.
+
+        The file has code and plan, scalars as they are now, and what the tensors look like; not what is in them.
+
+        Args:
+            path: the file; it appears when it is whole.
+            tensors: names for bound tensors, by which they are passed to the loaded kernel. What is a part of a named
+                tensor moves with it. Others have the name that ops gave them, if it stands for one tensor only.
+
+        Raises:
+            UnknownArgumentError: a tensor is not bound, or one that needs a name has none.
+            SavedKernelError: the kernel is traced; its tracer would be missing.
+            OSError: the file cannot be written.
+        """
+        if self._tracing is not None:
+            raise SavedKernelError(
+                what="a kernel with trace=True cannot be saved",
+                where="Megakernel.save",
+                why="its code writes for a tracer, which is not saved with it",
+                fix="save Megakernel(ops) without trace",
             )
-        return target
+        bound = self._bound or self._bind()
+        with self._lock:
+            save(Path(path), self.compile(), self.plan, bound.binding, self._arena_bytes, tensors or {})
+
+    @classmethod
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        tensors: Mapping[str, torch.Tensor] | None = None,
+        device: torch.device | str | None = None,
+        seed: int = 0,
+    ) -> "Megakernel":
+        """A kernel that `save` wrote. Nothing is traced, compiled or planned, and the DSL is not imported.
+
+        Its arguments have the names that it was saved with: `kernel.run(x=…)`.
+
+        Args:
+            path: the file.
+            tensors: the kernel's tensors by name, of the layout of those that were saved. The others are allocated, and
+                zero; `kernel.tensors` has all of them.
+            device: where to run: by default where the tensors are, else the first card of the kernel's target, else
+                "cpu", the simulator.
+            seed: as for `Megakernel`.
+
+        Raises:
+            SavedKernelError: the file is damaged, no kernel, or one that another runtime has saved.
+            TargetError, PlanError: the device has another architecture, or too few SMs.
+            ScheduleError: a tensor is not of the layout that was saved, or shares memory with another.
+            OSError: the file cannot be read.
+        """
+        saved = read(Path(path))
+        given = dict(tensors or {})
+        where = device_for(saved.plan, given, device)
+        infos = saved.tensors(where)
+        unknown = [name for name in given if name not in infos]
+        if unknown:
+            raise UnknownArgumentError(
+                what=f"the kernel has no tensor {unknown[0]!r}{closest(unknown[0], infos)}",
+                where=f"Megakernel.load({str(path)!r})",
+                why=f"it was saved with {listing(infos)}",
+                fix="use these names",
+            )
+        kernel = cls.__new__(cls)
+        kernel._tracing = None
+        kernel._set_up(where, saved.ops(where), saved.arena_bytes, saved.plan, seed, saved.artefact)
+        kernel.tensors = {name: given[name] if name in given else allocate(info) for name, info in infos.items()}
+        bound = kernel._bind()
+        for name, info in infos.items():
+            if not info.is_empty:
+                bound.binding.call(name, info)
+        bound.change({name: kernel.tensors[name] for name, info in infos.items() if not info.is_empty}, UNCHANGED, None)
+        return kernel
 
     def compile(self) -> Artefact:
-        """Trace and compile, unless done already; needs no GPU. Returns PTX and machine code."""
+        """PTX and machine code: from the disk cache, else traced and compiled. Needs no GPU."""
         if self._artefact is None:
-            from .compiler import compile_kernel
-
             hooks = None if self._tracing is None else self._tracing.hooks
-            self._artefact = compile_kernel(self.plan.kinds, self.plan.shared, self.target, hooks)
+            self._artefact = artefact_of(self.plan.kinds, self.plan.shared, self.target, hooks)
         return self._artefact
 
     def run(
@@ -302,6 +392,20 @@ class _Bound:
                 launcher.catch_up()
         launcher.launch()
         return True
+
+
+def _chosen_target(device: torch.device, arch: str | None) -> Target:
+    if device.type == "cpu":
+        return Target.named(arch or DEFAULT_TARGET)
+    target = Target.of_capability(torch.cuda.get_device_capability(device))
+    if arch is not None and Target.named(arch) != target:
+        raise TargetError(
+            what=f"arch={arch!r}, but {device} is {target.name}",
+            where="Megakernel(ops, arch=…)",
+            why="CUDA tensors run on their own device",
+            fix=f"leave arch out, or pass CPU tensors to simulate {arch}",
+        )
+    return target
 
 
 def _sm_count(device: torch.device) -> int:

@@ -122,7 +122,8 @@ def views_of(ops: Sequence[ScheduledOp]) -> list[View]:
     for index, op in enumerate(ops):
         for name, info in op.infos.items():
             key = (info.address, info.shape, info.strides, info.dtype)
-            tensor = None if info.address >= ARENA else op.tensors[name]  # a temporary has nothing to keep alive
+            # A temporary has nothing to keep alive, and ops of a saved kernel have no tensors before they are bound.
+            tensor = None if info.address >= ARENA else op.tensors.get(name)
             view = views.setdefault(key, View(info, tensor))
             view.uses.append((index, name))
             view.written |= name in op.op.writes

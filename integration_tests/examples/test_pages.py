@@ -1,0 +1,46 @@
+"""The first example of a page in docs/, run as printed but for `device=`: on the card, or on the simulator."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from machete.megakernel.launch import compilation
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], dict[str, Any]]:
+    """Runs the page's example, in an empty folder, with an empty cache; returns its names."""
+    monkeypatch.setenv("MACHETE_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+
+    def run(page: str) -> dict[str, Any]:
+        code = re.findall(r"```python\n(.*?)```", (DOCS / f"{page}.md").read_text(), flags=re.DOTALL)[0]
+        if not torch.cuda.is_available():
+            code = code.replace('device="cuda"', 'device="cpu"')
+        file = tmp_path / "example.py"
+        file.write_text(code)
+        compilation.forget()
+        return runpy.run_path(str(file))
+
+    return run
+
+
+def test_kernel_cache(run: Callable[[str], dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:
+    run("kernel-cache")
+    assert "compiled in" in capsys.readouterr().out
+    run("kernel-cache")
+    assert "found" in capsys.readouterr().out
+
+
+def test_saved_kernels(run: Callable[[str], dict[str, Any]]) -> None:
+    names = run("saved-kernels")
+    assert torch.equal(names["result"], names["a"] + names["b"])

@@ -1,0 +1,90 @@
+"""A kernel from the cache, or compiled and kept there."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import time
+from collections.abc import Callable
+
+from machete.megakernel import settings
+
+from ..artefact import Artefact
+from ..container import DamagedError, pack, unpack
+from .identity import Identity
+from .store import Store, Variant, default_folder
+from .traced import Dependencies
+
+logger = logging.getLogger("machete.megakernel")
+
+#: Traces and compiles; says what from, if it is known.
+Compile = Callable[[], tuple[Artefact, Dependencies | None]]
+
+
+def cached(identity: Identity, compile_now: Compile) -> Artefact:
+    """The artefact of an identity: from disk if nothing that it was traced from has changed, else compiled."""
+    if not settings.CACHE.get():
+        return compile_now()[0]
+    store = Store(default_folder())
+    found = find(store, identity)
+    if found is not None:
+        return found
+    with store.compiling(identity.digest):
+        found = find(store, identity, logging.DEBUG)  # another process may have compiled it while this one waited
+        if found is not None:
+            return found
+        artefact, dependencies = compile_now()
+        if dependencies is None:
+            logger.info("kernel cache: not kept: it is not known which files all of its code was traced from")
+        else:
+            keep(store, identity, artefact, dependencies)
+        return artefact
+
+
+def find(store: Store, identity: Identity, level: int = logging.WARNING) -> Artefact | None:
+    """What the store has for an identity, or None. Whatever is damaged is logged, at this level, and passed over."""
+    path = store.entry_path(identity.digest)
+    try:
+        entry = store.read_entry(path)
+    except FileNotFoundError:
+        return None
+    except (OSError, DamagedError) as error:
+        logger.log(level, "kernel cache: %s cannot be used: %s; compiling again", path, _reason(error))
+        return None
+    for variant in entry.variants:
+        changed = Dependencies(variant.files, variant.values).changed()
+        if changed:
+            logger.debug("kernel cache: %s: %s", path.name, changed)
+            continue
+        try:
+            header, sections = unpack(store.read_object(variant.object))
+            if header.pop("identity") != identity.digest:
+                raise DamagedError("it is the code of another kernel")
+            artefact = Artefact.read(header, sections, variant.compile_seconds)
+        except FileNotFoundError:  # removed to make room
+            continue
+        except (OSError, DamagedError, KeyError, TypeError, ValueError) as error:
+            damaged = store.object_path(variant.object)
+            logger.log(level, "kernel cache: %s cannot be used: %s; compiling again", damaged, _reason(error))
+            continue
+        logger.info("found in the kernel cache: %s", store.object_path(variant.object))
+        return artefact
+    return None
+
+
+def keep(store: Store, identity: Identity, artefact: Artefact, dependencies: Dependencies) -> None:
+    """Write a compilation to the store, if that is possible."""
+    data = pack({**artefact.header(), "identity": identity.digest}, artefact.sections())
+    digest = hashlib.sha256(data).hexdigest()
+    variant = Variant(dependencies.files, dependencies.values, digest, time.time(), artefact.compile_seconds)
+    try:
+        store.write(identity.digest, identity.facts, variant, data)
+        with contextlib.suppress(OSError):
+            store.shrink(settings.CACHE_BYTES.get())
+    except OSError as error:
+        logger.warning("kernel cache: nothing is kept in %s: %s", store.folder, _reason(error))
+
+
+def _reason(error: BaseException) -> str:
+    return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)

@@ -1,0 +1,189 @@
+"""What code was traced from: the files of every function that ran meanwhile, and the module values that those use.
+
+While the DSL traces an op, its Python runs: every function of it, of its helpers, and of helpers of theirs is called.
+So a profile function sees them all. To the files that they are in come the files that these import (transitively): a
+constant may come from a module none of whose functions are called. Values of module globals are recorded as well, since
+a program may have set them to something that no file says.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+import sys
+import sysconfig
+import types
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .description import VERSIONED, describe
+
+_STANDARD_LIBRARY = tuple(
+    str(Path(sysconfig.get_path(name)).resolve()) + "/" for name in ("stdlib", "platstdlib") if sysconfig.get_path(name)
+)
+
+
+@dataclass(frozen=True)
+class Dependencies:
+    """What a kernel was traced from.
+
+    Attributes:
+        files: path to SHA-256 of the content.
+        values: module to name to hash of the value's description, for globals that traced functions use.
+    """
+
+    files: dict[str, str]
+    values: dict[str, dict[str, str]]
+
+    def changed(self) -> str:
+        """The first of them that is not the same now, in words; "" if all are."""
+        for path, digest in self.files.items():
+            now = file_digest(path)
+            if now != digest:
+                return f"{path} {'is gone' if now is None else 'has changed'}"
+        for module, values in self.values.items():
+            loaded = sys.modules.get(module)
+            # Not loaded: its values will be what its file says, and that is the same.
+            for name, digest in values.items() if loaded is not None else ():
+                if _value_digest(vars(loaded).get(name)) != digest:
+                    return f"{module}.{name} has another value"
+        return ""
+
+
+class Recorder:
+    """Sees which functions run; `dependencies()` says afterwards what they depend on.
+
+    Attributes:
+        complete: False if somebody else was profiling, or code ran that has no file: then nobody knows it all.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[types.CodeType, dict[str, Any]] = {}
+        self.complete = True
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Record what this thread calls meanwhile."""
+        if sys.getprofile() is not None:
+            self.complete = False
+            yield
+            return
+        seen = self._seen
+
+        def record(frame: types.FrameType, event: str, argument: object) -> None:
+            if event == "call" and frame.f_code not in seen:
+                seen[frame.f_code] = frame.f_globals
+
+        sys.setprofile(record)
+        try:
+            yield
+        finally:
+            sys.setprofile(None)
+
+    def dependencies(self) -> Dependencies | None:
+        """Files and values; None if they are not all known."""
+        files: set[str] = set()
+        values: dict[str, dict[str, str]] = {}
+        for code, namespace in self._seen.items():
+            module = namespace.get("__name__", "")
+            if not isinstance(module, str) or _is_versioned(module, code.co_filename):
+                continue
+            if code.co_filename.startswith("<"):
+                if code.co_filename != "<string>":  # methods that dataclasses write, whose class is in a file
+                    self.complete = False
+                continue
+            files.add(code.co_filename)
+            loaded = sys.modules.get(module)
+            if loaded is not None:
+                found = values.setdefault(module, {})
+                for name in code.co_names:
+                    if name in vars(loaded) and name not in found:
+                        found[name] = _value_digest(vars(loaded)[name])
+        digests = {path: file_digest(path) for path in sorted(_with_imports(files))}
+        known = {path: digest for path, digest in digests.items() if digest is not None}
+        if not self.complete or len(known) < len(digests):
+            return None
+        return Dependencies(known, values)
+
+
+def _is_versioned(module: str, filename: str) -> bool:
+    return module.partition(".")[0] in VERSIONED or (
+        filename.startswith(_STANDARD_LIBRARY) and "/site-packages/" not in filename
+    )
+
+
+def _value_digest(value: Any) -> str:
+    return hashlib.sha256(describe(value).encode()).hexdigest()[:16]
+
+
+def file_digest(path: str) -> str | None:
+    """SHA-256 of a file's content; None if it cannot be read. It is not reread while size and times stay."""
+    try:
+        status = Path(path).stat()
+        return _digest_of(path, status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino)
+    except OSError:
+        return None
+
+
+@functools.lru_cache(maxsize=4096)
+def _digest_of(path: str, *_: int) -> str:
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+
+
+def _with_imports(files: Iterable[str]) -> set[str]:
+    """The files, and those of all loaded modules that they import, but for what has a version."""
+    modules = {
+        path: name
+        for name, module in list(sys.modules.items())
+        if isinstance(path := getattr(module, "__file__", None), str)
+    }
+    found: set[str] = set()
+    pending = list(files)
+    while pending:
+        path = pending.pop()
+        if path in found:
+            continue
+        found.add(path)
+        package = _package(modules.get(path))
+        for name in _imports(path, file_digest(path), package):
+            module = sys.modules.get(name)
+            imported = getattr(module, "__file__", None)
+            if isinstance(imported, str) and imported.endswith(".py") and not _is_versioned(name, imported):
+                pending.append(imported)
+    return found
+
+
+def _package(module: str | None) -> str:
+    """What relative imports of a module count from."""
+    loaded = sys.modules.get(module) if module else None
+    return getattr(loaded, "__package__", None) or ""
+
+
+@functools.lru_cache(maxsize=4096)
+def _imports(path: str, digest: str | None, package: str) -> tuple[str, ...]:
+    """Names of modules that a file may import: "a.b" for `import a.b`, "a" and "a.b" for `from a import b`."""
+    if digest is None:
+        return ()
+    try:
+        tree = ast.parse(Path(path).read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return ()
+    names: dict[str, None] = {}
+    pending: list[ast.AST] = [tree]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            pending += node.orelse
+            continue
+        pending += ast.iter_child_nodes(node)
+        if isinstance(node, ast.Import):
+            names |= dict.fromkeys(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package.rsplit(".", node.level - 1)[0] if node.level > 1 else package
+            base = ".".join(part for part in (above if node.level else "", node.module or "") if part)
+            names |= dict.fromkeys([base, *(f"{base}.{alias.name}" for alias in node.names)])
+    return tuple(names)

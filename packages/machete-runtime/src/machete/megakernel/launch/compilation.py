@@ -1,0 +1,46 @@
+"""A kernel's code: what this process has, else what the disk has, else compiled. Only compiling imports the DSL."""
+
+from __future__ import annotations
+
+import threading
+
+from machete.megakernel.abi.target import Target
+from machete.megakernel.device.tracing import Hooks
+from machete.megakernel.plan.kinds import Kind
+from machete.megakernel.plan.shared import SharedLayout
+
+from .artefact import Artefact
+from .cache.identity import Identity
+from .cache.lookup import cached
+
+#: What the DSL is told beside the target; part of a kernel's identity.
+FLAGS = "--keep-ptx --keep-cubin --generate-line-info"
+
+_known: dict[tuple, Artefact] = {}
+_lock = threading.Lock()  # the DSL keeps trace state in module globals
+
+
+def artefact_of(kinds: tuple[Kind, ...], layout: SharedLayout, target: Target, hooks: Hooks | None = None) -> Artefact:
+    """The code for these kinds. Code with a tracer's hooks is compiled each time, and kept nowhere."""
+    if hooks is not None:
+        with _lock:
+            from .compiler import compile_kernel
+
+            return compile_kernel(kinds, layout, target, FLAGS, hooks)[0]
+    key = (tuple(kind.key for kind in kinds), layout, target)
+    with _lock:
+        if key not in _known:
+
+            def compile_now():  # type: ignore[no-untyped-def]
+                from .compiler import compile_kernel
+
+                return compile_kernel(kinds, layout, target, FLAGS)
+
+            _known[key] = cached(Identity.of(kinds, layout, target, FLAGS), compile_now)
+        return _known[key]
+
+
+def forget() -> None:
+    """Forget what this process has compiled or found; the disk keeps it."""
+    with _lock:
+        _known.clear()
