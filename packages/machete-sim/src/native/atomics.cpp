@@ -112,6 +112,9 @@ int atomic(RegView& r, const Inst& i, uint32_t mask) {
             p = cta.shared + address;
         } else {
             p = global_range(machine, w.region, address, bytes, true, l, "atomic");
+            uint64_t& seen_at = machine.seen_at[address];
+            if (i.d != kNoOperand) machine.not_before(seen_at);
+            seen_at = std::max(seen_at, machine.now + kSignalLatency);
         }
         for (uint32_t k = 0; k < n; ++k, p += sizeof(T)) {
             T old, next;
