@@ -11,7 +11,10 @@ from machete.sim import Report
 
 Launch = Callable[..., Report]
 NOW = "mov.u64 {0}, %globaltimer;"
-SPIN = "mov.u64 %d10, %globaltimer; add.u64 %d10, %d10, {0}; S{1}: mov.u64 %d11, %globaltimer; setp.lt.u64 %p9, %d11, %d10; @%p9 bra S{1};"
+SPIN = (
+    "mov.u64 %d10, %globaltimer; add.u64 %d10, %d10, {0};"
+    " S{1}: mov.u64 %d11, %globaltimer; setp.lt.u64 %p9, %d11, %d10; @%p9 bra S{1};"
+)
 SLOT = "mov.u32 %r0, %tid.x; shr.u32 %r1, %r0, 5; mul.wide.u32 %d1, %r1, 8; add.s64 %d1, %a0, %d1;"
 
 

@@ -3,9 +3,9 @@
 What compute waits for decides, and where that is data, what kept the loader from fetching it earlier:
 
 - `launch`: from the first event of any SM to the SM's first instruction.
-- `math`: in a compute phase, not waiting. What an op does there is its own: loads of its own and barriers inside count.
+- `math`: in a compute phase, not waiting. What an op does there is its own: its own loads and barriers count.
 - `streaming`: waiting for copies that are on their way, or that the loader holds back to keep few bytes in flight.
-- `page`: waiting for copies that are not on their way since no page of the ring was free; or for a place on the way out.
+- `page`: waiting for copies that could not begin, since no page of the ring was free; or for a place on the way out.
 - `dependency`: waiting for what other instructions write; or for copies that wait for that.
 - `imbalance`: the same while those others are stragglers: most SMs had done their part of it by then. And at the end of
   a kernel, from the SM's last instruction until the last SM is done with its own.
@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from machete.megakernel.planning import WAITS
+
+from machete.megakernel.tooling import WAITS
 
 from .buffer import ROLES
 from .events import TYPES, tag
@@ -109,8 +110,15 @@ class _Pieces:
     def done(self) -> Attribution:
         table = np.array(self.columns, dtype=np.float64).reshape(-1, 7)
         sm, category, op, row, begin, end, blamed = table.T
-        whole = (values.astype(np.int64) for values in (sm, category, op, row))
-        return Attribution(*whole, begin, end, blamed.astype(np.int64))
+        return Attribution(
+            sm.astype(np.int64),
+            category.astype(np.int64),
+            op.astype(np.int64),
+            row.astype(np.int64),
+            begin,
+            end,
+            blamed.astype(np.int64),
+        )
 
 
 def attribute(trace: Trace) -> Attribution:

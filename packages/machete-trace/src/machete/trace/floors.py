@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from machete.megakernel.planning import RATES
+from machete.megakernel.tooling import RATES
 
 if TYPE_CHECKING:
     from machete.megakernel import Plan
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Floor:
-    """Of an op, or of a whole graph. Times in µs, with all SMs of the plan at it, at the rates of the plan's cost model.
+    """Of an op, or of a whole graph. Times in µs, with all SMs of the plan, at the rates of the plan's cost model.
 
     Attributes:
         nbytes: memory that is read, and memory that is written, each byte once.

@@ -59,7 +59,7 @@ class Report:
         ops, layers: the same for each op, and for each layer if the graph has layers. What is in no instruction
             (launch, the wait for the last SM, tail) belongs to no op.
         savings: the changes that would save most.
-        overlap_us: what the other roles did, the mean over all SMs. It goes on beside compute, so it adds up to nothing.
+        overlap_us: what the other roles did, the mean over all SMs. It goes on beside compute and is not added.
         lost: events for which the buffer had no room.
         alignment: how well the SMs' clocks are aligned.
     """
@@ -88,7 +88,9 @@ class Report:
         names = [plan.kinds[op.kind].name.rpartition(".")[2] for op in plan.ops]
         by_op = _by_op(attribution, len(plan.ops), plan.num_sms)
         shares = tuple(
-            Share(names[op], (op,), plan.ops[op].num_tiles, dict(zip(CATEGORIES, by_op[op].tolist(), strict=True)), floor)
+            Share(
+                names[op], (op,), plan.ops[op].num_tiles, dict(zip(CATEGORIES, by_op[op].tolist(), strict=True)), floor
+            )
             for op, floor in enumerate(of_ops)
         )
         layers = layers_of(plan.kind_of_op)

@@ -1,4 +1,4 @@
-"""Which changes would save most: each with the time that a launch would be shorter, if it removed its cause for good."""
+"""Which changes would save most, each with the µs by which a launch would be shorter if its cause were gone."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from machete.megakernel import Plan
 
 _ADVICE = {
-    "streaming": "{who} waits for memory longer than its bytes need: keep more of them in flight (throttle=), or give its "
-    "ring more stages",
+    "streaming": "{who} waits for memory longer than its bytes need: keep more of them in flight (throttle=), or "
+    "give its ring more stages",
     "math": "{who} computes longer than its bytes and FLOPs need: a faster compute phase",
-    "dependency": "{who} waits for {whom}: fuse the two, let it read ahead what does not depend, or depend on fewer tiles",
+    "dependency": "{who} waits for {whom}: fuse the two, read ahead what does not depend, or depend on fewer tiles",
     "page": "{who} waits for pages: smaller stages, more of them, or results that leave earlier",
     "barrier": "{who} waits inside of its SMs: the same work for every warp, fewer and longer instructions",
     "imbalance": "SMs wait for stragglers of {whom}: smaller tiles, or a plan from measured times (trace.profile())",
@@ -39,7 +39,9 @@ class Saving:
     us: float
 
 
-def savings_of(plan: Plan, attribution: Attribution, floors: list[Floor], name_of: Callable[[int], str]) -> list[Saving]:
+def savings_of(
+    plan: Plan, attribution: Attribution, floors: list[Floor], name_of: Callable[[int], str]
+) -> list[Saving]:
     """All of them, the largest first. Ops of one kind are changed together, so they count together."""
     duration = attribution.duration / plan.num_sms
     kinds = np.append([op.kind for op in plan.ops], -1)

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from machete.megakernel.planning import OP, SIGNAL, TOTAL, WAITS
+
+from machete.megakernel.tooling import OP, SIGNAL, TOTAL, WAITS
 
 from .buffer import ROLES
 from .events import TYPES, tag
@@ -116,9 +117,10 @@ def _tiles(kind: np.ndarray, value: np.ndarray) -> np.ndarray:
 def signalled(trace: Trace) -> np.ndarray:
     """float64[rows]: when each instruction was done, as those that wait for it can know; nan if it is not traced.
 
-    The last phase of it had ended by then, and the stores had been drained; the signal follows at once.
+    The last phase had ended by then, compute threads had waited for one another, and stores had been drained; the
+    signal follows at once.
     """
-    spans = trace.spans.of("compute", "drain")
+    spans = trace.spans.of("compute", "barrier", "drain")
     stores = np.array([trace.plan.kinds[op.kind].has_store for op in trace.plan.ops])
     by = np.where(stores[spans.op], ROLES.index("storer"), ROLES.index("compute"))
     mine = spans.where((spans.role == by) & (spans.row >= 0))

@@ -13,7 +13,15 @@ from .report import Report, Share
 
 #: Ops of a graph that a table shows one by one; of more, those that took longest.
 MOST_OPS = 40
-_SHOWN = ("streaming", "math", "dependency", "page", "barrier", "imbalance", "unattributed")
+_SHOWN = {
+    "streaming": "streaming",
+    "math": "math",
+    "dependency": "dependency",
+    "page": "page",
+    "barrier": "barrier",
+    "imbalance": "imbalance",
+    "unattributed": "between",
+}
 
 
 def tables_of(report: Report) -> Group:
@@ -36,8 +44,10 @@ def text_of(report: Report) -> str:
 
 def _head(report: Report) -> str:
     lines = [
-        f"{report.where}, {report.target}, {report.num_sms} SMs, {report.schedule}: {len(report.ops)} ops, "
-        f"{report.traced_us:.2f} µs traced",
+        (
+            f"{report.where}, {report.target}, {report.num_sms} SMs, {report.schedule}: {len(report.ops)} ops, "
+            f"{report.traced_us:.2f} µs traced"
+        ),
     ]
     total = sum(report.us.values())
     if report.wall_us is None or report.reconciliation is None:
@@ -53,7 +63,7 @@ def _head(report: Report) -> str:
         f"the earliest wait ended {alignment.early_ns:.0f} ns before its signal"
     )
     if report.lost:
-        lines.append(f"the buffer was too small: {report.lost} events are lost, and what they would say is unattributed")
+        lines.append(f"the buffer was too small: {report.lost} events are lost, and their time is unattributed")
     return "\n".join(lines)
 
 
@@ -85,9 +95,11 @@ def _overlap(report: Report) -> Table:
 def _shares(title: str, shares: Sequence[Share], most: int) -> Table:
     chosen = sorted(sorted(shares, key=lambda share: -share.total_us)[:most], key=lambda share: share.ops)
     left = f", the {most} that took longest of {len(shares)}" if len(shares) > most else ""
-    table = Table(title=f"{title}: µs, the mean over all SMs{left}", title_justify="left")
-    table.add_column(title.lower()[:-1])
-    for name in ("tiles", *_SHOWN, "sum", "bytes floor", "FLOP floor", "gap"):
+    table = Table(
+        title=f"{title}: µs, the mean over all SMs, beside the floors of bytes and FLOPs{left}", title_justify="left"
+    )
+    table.add_column(title.lower()[:-1], no_wrap=True)
+    for name in ("tiles", *_SHOWN.values(), "sum", "bytes", "FLOPs", "gap"):
         table.add_column(name, justify="right")
     for share in chosen:
         name = f"{share.ops[0]} {share.name}" if len(share.ops) == 1 else share.name

@@ -83,6 +83,4 @@ def wait(recorder: Recorder | None, cause: str, barrier: Any, parity: Any) -> No
     if recorder is None:
         ptx.mbarrier_wait(barrier, parity)
     else:
-        recorder.wait(
-            cause, lambda: ptx.mbarrier_test(barrier, parity), lambda: ptx.mbarrier_wait(barrier, parity)
-        )
+        recorder.wait(cause, lambda: ptx.mbarrier_test(barrier, parity), lambda: ptx.mbarrier_wait(barrier, parity))

@@ -26,7 +26,7 @@ from .slots import Change
 from .state import LaunchState, Tables
 from .stream import StreamLaunchers
 from .temporaries import ARENA, placed
-from .tracing import find_tracer
+from .tracing import find_tracer, is_traced
 
 logger = logging.getLogger("machete.megakernel")
 
@@ -103,7 +103,7 @@ class Megakernel:
         self._ops, self._arena_bytes = placed([op.op.lower(self.target, op) for op in ops])
         self.plan = Plan.build(self._ops, self.target, num_sms, schedule=schedule, profile=profile or {})
         self.plan.verify()
-        self._tracing = find_tracer()(self.plan) if trace else None
+        self._tracing = find_tracer()(self.plan) if is_traced(self, trace) else None
         self.seed = seed
         self.report: RunReport | None = None
         self._artefact: Artefact | None = None

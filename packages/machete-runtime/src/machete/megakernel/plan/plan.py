@@ -174,9 +174,7 @@ class Plan:
             schedule=schedule,
             kinds=kinds,
             ops=tuple(
-                PlannedOp(
-                    kind, tuple(op.extents.items()), op.tiles, grouping.block, time, op_accesses, *op.op.cost(op)
-                )
+                PlannedOp(kind, tuple(op.extents.items()), op.tiles, grouping.block, time, op_accesses, *op.op.cost(op))
                 for op, kind, grouping, time, op_accesses in zip(
                     ops, kind_of_op, groupings, tile_us, accesses, strict=True
                 )
