@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from importlib.metadata import entry_points
 from types import SimpleNamespace
 
 import cutlass
@@ -13,7 +14,7 @@ import torch
 
 from machete.megakernel import Megakernel, Op
 from machete.megakernel.errors import TracerMissingError
-from machete.megakernel.launch import compiler
+from machete.megakernel.launch import compiler, tracing
 
 N = 2000  # 8 tiles of Add, 16 of Scale
 
@@ -75,6 +76,16 @@ class Counter:
         if op == 0 and tile >= 0:
             cute.arch.inline_ptx("st.global.u32 [{$r0}], 1;", read_only_args=[address + Int64(tile) * 4])
 """
+
+
+@pytest.fixture(autouse=True)
+def without_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These tests bring the tracers that they look at: machete-trace, if it is installed, is none of them."""
+
+    def others(*, group: str) -> list:
+        return [entry for entry in entry_points(group=group) if entry.dist and entry.dist.name != "machete-trace"]
+
+    monkeypatch.setattr(tracing, "entry_points", others)
 
 
 @pytest.fixture
