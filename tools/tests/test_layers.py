@@ -71,7 +71,12 @@ def test_the_contracts_hold_where_nothing_is_imported(roots: dict[str, Path]) ->
             "import machete.kernels.gemm",
             "the runtime finds simulator, tracer and ops",
         ),
-        ("runtime", "megakernel/launch/run.py", "import machete.trace", "the runtime finds simulator, tracer and ops"),
+        (
+            "runtime",
+            "megakernel/launch/run.py",
+            "import machete.trace",
+            "the runtime finds simulator, tracer and ops",
+        ),
         ("ops", "kernels/gemm/op.py", "import machete.sim", "ops know nothing of simulator and tracer"),
         ("trace", "trace/report.py", "import machete.kernels.gemm", "the tracer knows nothing"),
         ("trace", "trace/report.py", "from machete.megakernel.plan import queue", "ops and tracer use the public"),

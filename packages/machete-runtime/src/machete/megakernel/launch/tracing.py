@@ -64,7 +64,7 @@ def find_tracer() -> Callable[[Plan], Tracing]:
         raise TracerMissingError(
             what="no tracer is installed",
             where="Megakernel(ops, trace=True)",
-            why=f"a tracer is a package that announces itself in the entry-point group {GROUP!r}; machete-trace is ours",
+            why=f"a tracer announces itself in the entry-point group {GROUP!r}, as machete-trace does",
             fix=f"leave trace out, or install a package with an entry point in {GROUP!r}",
         )
     tracer: Callable[[Plan], Tracing] = found[0].load()
