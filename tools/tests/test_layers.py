@@ -18,6 +18,7 @@ MODULES = {
     "runtime": ["megakernel", *(f"megakernel/{layer}" for layer in ("abi", "plan", "device", "launch"))],
     "sim": ["sim"],
     "ops": ["kernels/gemm"],
+    "trace": ["trace"],
 }
 
 
@@ -63,15 +64,23 @@ def test_the_contracts_hold_where_nothing_is_imported(roots: dict[str, Path]) ->
     [
         ("sim", "sim/run.py", "import machete.megakernel", "the simulator knows nothing"),
         ("sim", "sim/run.py", "from machete.kernels import gemm", "the simulator knows nothing"),
-        ("runtime", "megakernel/launch/run.py", "import machete.sim", "the runtime finds simulator and ops"),
+        ("runtime", "megakernel/launch/run.py", "import machete.sim", "the runtime finds simulator, tracer and ops"),
         (
             "runtime",
             "megakernel/cli.py",
             "import machete.kernels.gemm",
-            "the runtime finds simulator and ops",
+            "the runtime finds simulator, tracer and ops",
         ),
-        ("ops", "kernels/gemm/op.py", "import machete.sim", "ops know nothing of the simulator"),
-        ("ops", "kernels/gemm/op.py", "from machete.megakernel.plan import queue", "ops use the public modules"),
+        (
+            "runtime",
+            "megakernel/launch/run.py",
+            "import machete.trace",
+            "the runtime finds simulator, tracer and ops",
+        ),
+        ("ops", "kernels/gemm/op.py", "import machete.sim", "ops know nothing of simulator and tracer"),
+        ("trace", "trace/report.py", "import machete.kernels.gemm", "the tracer knows nothing"),
+        ("trace", "trace/report.py", "from machete.megakernel.plan import queue", "ops and tracer use the public"),
+        ("ops", "kernels/gemm/op.py", "from machete.megakernel.plan import queue", "ops and tracer use the public"),
         ("runtime", "megakernel/abi/op.py", "from ..plan import queue", "inside the runtime"),
         (
             "runtime",

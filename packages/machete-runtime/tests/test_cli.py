@@ -23,7 +23,7 @@ TOO_NEW = f"machete-runtime>={ABI[0] + 1}.0"
 PLUGIN = """
     import typer
 
-    app = typer.Typer(help="Reads traces.")
+    app = typer.Typer(help="Replays launches.")
 
     @app.callback()
     def main():
@@ -111,13 +111,13 @@ def test_ops_load_imports_and_keeps_stdout_clean(install: Install) -> None:
 
 
 def test_a_typer_app_is_a_subcommand(install: Install) -> None:
-    add_command(install, "trace", "fake_plugin:app", modules={"fake_plugin": PLUGIN})
+    add_command(install, "replay", "fake_plugin:app", modules={"fake_plugin": PLUGIN})
     listed = run("--help").stdout
     assert "Summary of fake-plugin" in listed
-    result = run("trace", "show", "a.json", "--deep")
+    result = run("replay", "show", "a.json", "--deep")
     assert (result.stdout, result.exit_code) == ("show a.json True\n", 7)
-    own_help = run("trace", "show", "--help").stdout
-    assert "machete trace show" in own_help
+    own_help = run("replay", "show", "--help").stdout
+    assert "machete replay show" in own_help
     assert "--deep" in own_help
 
 
@@ -138,23 +138,23 @@ def test_a_function_is_a_subcommand(install: Install) -> None:
     ],
 )
 def test_a_broken_plugin_is_a_warning(install: Install, module: str, problem: str) -> None:
-    add_command(install, "trace", "fake_plugin:app", modules={"fake_plugin": module})
+    add_command(install, "replay", "fake_plugin:app", modules={"fake_plugin": module})
     assert run("--help").exit_code == 0
     assert run("ops").exit_code == 0
-    result = run("trace", "show")
+    result = run("replay", "show")
     assert result.exit_code == 1
-    assert result.stderr == f"warning: `trace` of fake-plugin 1.0 is broken: {problem}\n"
+    assert result.stderr == f"warning: `replay` of fake-plugin 1.0 is broken: {problem}\n"
 
 
 def test_plugins_do_not_replace_commands(install: Install, capsys: pytest.CaptureFixture[str]) -> None:
     add_command(install, "version", "fake_plugin:app")
-    add_command(install, "trace", "fake_plugin:app", "another-plugin")
-    add_command(install, "trace", "fake_plugin:app", "some-plugin")
+    add_command(install, "replay", "fake_plugin:app", "another-plugin")
+    add_command(install, "replay", "fake_plugin:app", "some-plugin")
     result = run("version")
     assert result.exit_code == 0
     assert "Op ABI" in result.stdout
     assert capsys.readouterr().err.splitlines() == [
-        "warning: `trace` of some-plugin is left out: another-plugin has a command of that name",
+        "warning: `replay` of some-plugin is left out: another-plugin has a command of that name",
         "warning: `version` of fake-plugin is left out: machete-runtime has a command of that name",
     ]
 
@@ -169,7 +169,7 @@ def test_broken_metadata_is_a_warning(install: Install, capsys: pytest.CaptureFi
 @pytest.mark.parametrize("arguments", [["--help"], ["ops"], ["ops", "--json"], ["version"]])
 def test_it_starts_without_torch_the_dsl_and_any_plugin(install: Install, arguments: list[str]) -> None:
     boom = {"fake_plugin": "raise AssertionError", "fake_ops": "raise AssertionError"}
-    add_command(install, "trace", "fake_plugin:app", modules=boom)
+    add_command(install, "replay", "fake_plugin:app", modules=boom)
     site = install("fake-ops", requires=[FITTING], entry_points={registry.GROUP: {"fake-good": "fake_ops:Scale"}})
     program = (
         "import sys\nfrom machete.megakernel.cli import main\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from importlib.metadata import entry_points
 from types import SimpleNamespace
 
 import cutlass
@@ -13,31 +14,56 @@ import torch
 
 from machete.megakernel import Megakernel, Op
 from machete.megakernel.errors import TracerMissingError
-from machete.megakernel.launch import compilation
+from machete.megakernel.launch import compilation, tracing
 
 N = 2000  # 8 tiles of Add, 16 of Scale
 
 TRACER = """
-import cutlass.cute as cute
-from cutlass import Int64
+from dataclasses import dataclass
+from typing import Any
 
-ROLES = ("loader", "compute", "storer")
+import cutlass.cute as cute
+from cutlass import Int32, Int64
+
+PHASES = ("load", "compute", "store")
 
 class Counting:
-    '''Six counters: phases that began, and ended, in each role. Then one flag for each tile of op 0.'''
+    '''Six counters: phases that began, and ended. Then one flag for each tile of op 0, and what was waited for.'''
 
     buffer_bytes = 128
 
     def __init__(self, plan):
         self.hooks = self
 
-    def begin(self, buffer, role, phase, op, tile):
-        self._count(buffer + 4 * ROLES.index(role))
+    def start(self, buffer, role):
+        return Counter(buffer, cute.make_rmem_tensor((1,), Int32))
 
-    def end(self, buffer, role, phase, op, tile):
-        self._count(buffer + (12 + 4 * ROLES.index(role)))
-        if tile is not None:
-            self._flag(buffer + 32, op, tile)
+@dataclass(frozen=True, eq=False)
+class Counter:
+    buffer: Any
+    op: Any
+
+    def begin(self, span, value):
+        if span == "instruction":
+            self.op[0] = value
+        elif span in PHASES:
+            self._count(self.buffer + 4 * PHASES.index(span))
+            self._flag(self.buffer + 32, self.op[0], value)
+
+    def end(self, span):
+        if span in PHASES:
+            self._count(self.buffer + (12 + 4 * PHASES.index(span)))
+
+    def wait(self, cause, ready, wait):
+        wait()
+        if cause == "fetch":
+            self._count(self.buffer + 100)
+
+    def stage(self):
+        self._count(self.buffer + 104)
+
+    def finish(self):
+        self._count(self.buffer + 108)
 
     @cute.jit
     def _count(self, address):
@@ -47,9 +73,19 @@ class Counting:
 
     @cute.jit
     def _flag(self, address, op, tile):
-        if op == 0:
+        if op == 0 and tile >= 0:
             cute.arch.inline_ptx("st.global.u32 [{$r0}], 1;", read_only_args=[address + Int64(tile) * 4])
 """
+
+
+@pytest.fixture(autouse=True)
+def without_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These tests bring the tracers that they look at: machete-trace, if it is installed, is none of them."""
+
+    def others(*, group: str) -> list:
+        return [entry for entry in entry_points(group=group) if entry.dist and entry.dist.name != "machete-trace"]
+
+    monkeypatch.setattr(tracing, "entry_points", others)
 
 
 @pytest.fixture
@@ -88,6 +124,10 @@ def test_hooks_run_around_every_phase(arch: str, device: str, op_classes: Simple
     counts = buffer.view(torch.int32).tolist()
     assert counts[:6] == [8, 24, 8] * 2, "loads, computes and stores of 8 tiles, then 16 computes"
     assert counts[8:17] == [1] * 8 + [0]
+    fetches, stages, finished = counts[25:28]
+    assert fetches == 4 * (len(kernel.plan.queues.rows) + kernel.plan.num_sms), "watcher, loader, compute and storer"
+    assert stages == 16, "the loader takes 8 stages, and compute does"
+    assert finished == 5 * kernel.plan.num_sms
     buffer.zero_()
     kernel.run()
     assert buffer.view(torch.int32).tolist() == counts
@@ -119,7 +159,7 @@ def test_a_phase_that_takes_a_range_is_traced_once(anywhere: str) -> None:
     assert buffer is not None
     ranges = len(kernel.plan.queues.rows)
     assert ranges < 20, "the tiles of an SM are one range"
-    assert buffer.view(torch.int32).tolist() == [0, ranges, 0, 0, ranges, 0] + [0] * 26
+    assert buffer.view(torch.int32).tolist()[:25] == [0, ranges, 0, 0, ranges, 0] + [0] * 19
 
 
 def code_of(ptx: str) -> str:

@@ -61,6 +61,7 @@ int commit(RegView& r, const Inst&, uint32_t mask) {
 }
 
 void finish(Warp& w, uint32_t lane, uint64_t below) {
+    w.machine->not_before(w.lane_copies(lane).async_time);
     w.machine->finish_copies(
         [&](const Copy& c) {
             return c.kind == CopyKind::cp_async && c.warp == &w && (c.mask >> lane & 1) && c.group < below;

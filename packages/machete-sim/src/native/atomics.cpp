@@ -1,4 +1,5 @@
 // atom and red (PTX ISA 9.7.13.6 to 9.7.13.8), and the arithmetic of cp.reduce.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -90,7 +91,7 @@ int atomic(RegView& r, const Inst& i, uint32_t mask) {
         return sizeof(T) == 8 ? lanes<uint64_t>(w, reg)[l] : lanes<uint32_t>(w, reg)[l];
     };
     bool changed = false;
-    uint64_t seen = mask;
+    uint64_t seen = mask, returned_at = 0;
     for (uint32_t l = 0; l < kLanes; ++l) {
         if (!(mask >> l & 1)) continue;
         uint64_t address = ((i.flags & kFlagAddr64) ? lanes<uint64_t>(w, i.a)[l] : lanes<uint32_t>(w, i.a)[l]) +
@@ -112,6 +113,9 @@ int atomic(RegView& r, const Inst& i, uint32_t mask) {
             p = cta.shared + address;
         } else {
             p = global_range(machine, w.region, address, bytes, true, l, "atomic");
+            returned_at = machine.now + kSignalLatency;
+            uint64_t& seen_at = machine.seen_at[address];
+            seen_at = std::max(seen_at, returned_at);
         }
         for (uint32_t k = 0; k < n; ++k, p += sizeof(T)) {
             T old, next;
@@ -134,6 +138,7 @@ int atomic(RegView& r, const Inst& i, uint32_t mask) {
             }
         }
     }
+    if (n > 1 || i.d != kNoOperand) machine.not_before(returned_at);  // the old value comes back
     if (changed) {
         ++w.effects;
         ++machine.progress;

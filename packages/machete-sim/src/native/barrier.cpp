@@ -1,4 +1,6 @@
 // Named barriers of a CTA (PTX ISA 9.7.13.1).
+#include <algorithm>
+
 #include "converge.hpp"
 #include "lanes.hpp"
 #include "machine.hpp"
@@ -22,6 +24,7 @@ void finish(Machine& machine, NamedBarrier& barrier) {
             case kAny: write_pred(w, i.d, waiter.mask, barrier.count ? ~0u : 0u); break;
             default: break;
         }
+        w.time = std::max(w.time, barrier.time);
         machine.wake(w);
     }
     barrier = NamedBarrier{};
@@ -57,6 +60,7 @@ int named(RegView& r, const Inst& i, uint32_t mask) {
     b.whole = whole;
     b.expected = expected;
     b.arrived += 32;
+    b.time = std::max(b.time, machine.now);
     b.warps |= 1ull << w.index;
     ++w.effects;
     ++machine.progress;

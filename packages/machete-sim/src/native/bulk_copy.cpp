@@ -421,7 +421,10 @@ int bulk_wait(RegView& r, const Inst& i, uint32_t mask) {  // imm = groups that 
     const auto keep = static_cast<uint64_t>(i.imm);
     for (uint32_t l = 0; l < kLanes; ++l) {
         if (!(mask >> l & 1)) continue;
-        const uint64_t committed = w.lane_copies(l).bulk_committed;
+        const LaneCopies& state = w.lane_copies(l);
+        const uint64_t committed = state.bulk_committed;
+        const uint64_t awaited = std::min<uint64_t>(committed > keep ? committed - keep : 0, state.bulk_time.size());
+        if (awaited) w.machine->not_before(state.bulk_time[awaited - 1] - ((i.mod & 1) ? kCopyLatency : 0));
         w.machine->finish_copies(
             [&](const Copy& c) {
                 return c.kind == CopyKind::store && c.warp == &w && c.lane == l && c.group + keep < committed;

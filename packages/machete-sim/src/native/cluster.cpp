@@ -1,4 +1,6 @@
 // Clusters of CTAs: shared memory of one another (PTX ISA 5.1.6.3), and barrier.cluster (9.7.13.4).
+#include <algorithm>
+
 #include "converge.hpp"
 #include "lanes.hpp"
 #include "machine.hpp"
@@ -48,7 +50,11 @@ namespace {
 void complete_barrier(Machine& machine, Cluster& cluster) {
     cluster.arrived = 0;
     ++cluster.phase;
-    for (Warp* waiter : cluster.waiters) machine.wake(*waiter);
+    cluster.completed_at = cluster.arrived_at;
+    for (Warp* waiter : cluster.waiters) {
+        waiter->time = std::max(waiter->time, cluster.completed_at);
+        machine.wake(*waiter);
+    }
     cluster.waiters.clear();
 }
 
@@ -60,6 +66,7 @@ int arrive(RegView& r, const Inst&, uint32_t mask) {
     Cluster& cluster = *w.cta->cluster;
     w.cluster_arrived = true;
     w.cluster_phase = cluster.phase;
+    cluster.arrived_at = std::max(cluster.arrived_at, w.machine->now);
     ++w.effects;
     ++w.machine->progress;
     if (++cluster.arrived >= cluster.live_warps()) complete_barrier(*w.machine, cluster);
@@ -73,7 +80,10 @@ int wait(RegView& r, const Inst&, uint32_t mask) {
         throw Fault{FaultKind::barrier, "barrier.cluster.wait without barrier.cluster.arrive", mask};
     w.cluster_arrived = false;
     Cluster& cluster = *w.cta->cluster;
-    if (cluster.phase != w.cluster_phase) return kNext;
+    if (cluster.phase != w.cluster_phase) {
+        w.machine->not_before(cluster.completed_at);
+        return kNext;
+    }
     w.wait = Wait::cluster;
     cluster.waiters.push_back(&w);
     return kSuspend;

@@ -50,7 +50,7 @@ enum : uint32_t {
     kFlagReg16 = 4,    // data registers are 16 bits wide
     kFlagSigned = 8,   // extend with the sign
     kFlagCluster = 32,     // .shared::cluster: the address may be of another CTA
-    kFlagPoll = 16,    // volatile, relaxed or acquire: a repeated equal result is polling
+    kFlagPoll = 16,    // volatile, relaxed, acquire or release: a repeated equal result of a load is polling
 };
 
 // Inst::mod of floating-point handlers.

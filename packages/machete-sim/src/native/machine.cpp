@@ -85,6 +85,7 @@ void Machine::start_cta(Cluster& cluster, uint32_t rank) {
         std::fill(cta->mbarrier_index.begin(), cta->mbarrier_index.end(), 0);
         cta->stages_in_flight = 0;
         cta->exited = false;
+        cta->copies_until = 0;
     } else {
         cta = std::make_unique<Cta>();
         cta->slot = slots_++;
@@ -138,6 +139,7 @@ void Machine::start_cta(Cluster& cluster, uint32_t rank) {
         w.machine = this;
         w.cta = cta.get();
         w.index = i;
+        w.time = now;
         const uint32_t n = std::min(32u, threads - 32 * i);
         w.live = n == 32 ? ~0u : (1u << n) - 1;
         w.groups.push_back({0, w.live, false, false});
@@ -250,6 +252,7 @@ void Machine::polled(Warp& w) {
 void Machine::run_warp(Warp& w, uint32_t quantum) {
     const Inst* const code = program.code.data();
     uint64_t executed = 0;
+    now = w.time;
     try {
         if (!select(w)) {
             w.busy = 0;
@@ -264,6 +267,7 @@ void Machine::run_warp(Warp& w, uint32_t quantum) {
                 mask &= (inst.guard & 1) ? ~p : p;
             }
             ++executed;
+            ++now;
             int flow = kNext;
             if (mask) flow = inst.fn(w, inst, mask);
             if (flow == kNext) {
@@ -289,6 +293,7 @@ void Machine::run_warp(Warp& w, uint32_t quantum) {
                         }
                         if (w.groups.empty()) {
                             w.wait = Wait::exited;
+                            stats_.simulated_ns = std::max(stats_.simulated_ns, clock());
                             stats_.instructions += executed;
                             Cta& cta = *w.cta;
                             --cta.live_warps;
@@ -311,6 +316,7 @@ void Machine::run_warp(Warp& w, uint32_t quantum) {
                             w.wait_pc = w.pc;
                             w.groups.push_back({w.pc + 1, w.active, false, false});
                             stats_.instructions += executed;
+                            w.time = std::max(w.time, now);  // a barrier may have set it already
                             polled(w);
                             return;
                         }
@@ -337,11 +343,13 @@ void Machine::run_warp(Warp& w, uint32_t quantum) {
     out:
         w.groups.push_back({w.pc, w.active, false, false});
         stats_.instructions += executed;
+        w.time = now;
         w.busy += executed;
         wake(w);
         return;
     idle:
         stats_.instructions += executed;
+        w.time = now;
         w.busy = 0;
         wake(w);
     } catch (const Fault& fault) {
@@ -368,6 +376,17 @@ void Machine::issue(std::unique_ptr<Copy> copy) {
     ++stats_.async_copies;
     ++copy->warp->effects;
     ++progress;
+    uint64_t& until = copy->warp->cta->copies_until;
+    until = std::max(until, now) + copy->total / kCopyBytesPerNs;
+    copy->time = until + kCopyLatency;
+    if (copy->kind == CopyKind::cp_async) {
+        for (uint32_t l = 0; l < 32; ++l)
+            if (copy->mask >> l & 1) copy->warp->lane_copies(l).async_time = copy->time;
+    } else if (!copy->mbarrier) {
+        auto& times = copy->warp->lane_copies(copy->lane).bulk_time;
+        times.resize(copy->group + 1, times.empty() ? 0 : times.back());
+        times.back() = copy->time;
+    }
     copies_.push_back(std::move(copy));
 }
 
@@ -376,6 +395,8 @@ void Machine::complete(size_t index) {
     copies_[index] = std::move(copies_.back());
     copies_.pop_back();
     ++progress;
+    const uint64_t before = now;
+    now = copy->time;
     try {
         perform_copy(*this, *copy);
     } catch (const Fault& fault) {
@@ -388,6 +409,8 @@ void Machine::complete(size_t index) {
         }
         throw located;
     }
+    stats_.simulated_ns = std::max(stats_.simulated_ns, clock());
+    now = before;
 }
 
 bool Machine::complete_one_copy() {
@@ -478,7 +501,8 @@ void Machine::run(const std::function<void()>& pulse) {
         } else {
             ++fruitless_;
             stuck_rounds = all_stuck && fruitless_ > kWatchRounds + 1 ? stuck_rounds + 1 : 0;
-            skew_ += std::min<uint64_t>(1000ull << std::min<uint64_t>(fruitless_ / 8, 20), 1000000000ull);
+            if (fruitless_ > kWatchRounds)  // a warp that counts on its own is known by then
+                skew_ += std::min<uint64_t>(1000ull << std::min<uint64_t>(fruitless_ / 8, 20), 1000000000ull);
         }
         const bool due = ++rounds % kSoftWakeRounds == 0;
         if (due) complete_one_copy();  // however late a copy is, it does land while others are busy

@@ -30,6 +30,12 @@ constexpr uint32_t kMaxClusterSize = 16;
 constexpr uint64_t kSharedWindow = 1ull << 60;
 constexpr uint64_t kLocalWindow = 1ull << 61;
 
+// Simulated time, in ns. Every warp has a time of its own: an instruction takes one ns, and whoever waits goes on no
+// earlier than what it waited for. It orders what happens, and shows what runs side by side; it is no model of a card.
+constexpr uint64_t kCopyLatency = 500;    // of asynchronous copies
+constexpr uint64_t kCopyBytesPerNs = 32;  // of one CTA, all its copies together
+constexpr uint64_t kSignalLatency = 500;  // until others see an atomic, or an ordered store, to global memory
+
 struct Region {
     uint64_t begin = 0, end = 0;
     std::string name;
@@ -63,6 +69,7 @@ struct Statistics {
     uint64_t async_copies = 0, bytes_loaded = 0, bytes_stored = 0;
     uint64_t matrix_instructions = 0;
     uint32_t max_stages_in_flight = 0;
+    uint64_t simulated_ns = 0;
 };
 
 struct Random {  // splitmix64
@@ -85,6 +92,7 @@ struct Mbarrier {  // PTX ISA 9.7.13.15
     uint32_t pending = 0;   // arrivals still missing in this one
     int64_t tx = 0;         // bytes still expected
     uint64_t phase = 0;
+    uint64_t arrived_at = 0, completed_at = 0;  // time of the last arrival, and of the last phase
     uint32_t copies = 0;  // asynchronous copies that will report here
     std::vector<Warp*> waiters;
 };
@@ -93,6 +101,7 @@ struct NamedBarrier {       // PTX ISA 9.7.13.1
     uint32_t expected = 0;  // threads
     uint32_t arrived = 0;   // 0: idle
     bool whole = false;     // the whole CTA
+    uint64_t time = 0;      // of the last arrival
     uint64_t warps = 0;     // that have arrived
     struct Waiter {
         Warp* warp;
@@ -119,6 +128,7 @@ struct Copy {
     std::vector<TileChunk> source_chunks;  // peer: where
     Cta* signal = nullptr;                 // whose mbarrier is told: cta, or the other one of its pair
     uint32_t total = 0;     // bytes
+    uint64_t time = 0;      // when it completes
     uint32_t mbarrier = 0;  // shared address; 0: bulk group
     uint64_t group = 0;     // of the issuing thread
     bool read = false;      // a store has read its source
@@ -142,6 +152,8 @@ enum class Wait : uint8_t { none, named_barrier, mbarrier, cluster, warpgroup, e
 struct LaneCopies {                // groups of one thread
     uint64_t bulk_committed = 0;   // bulk groups so far
     uint64_t async_committed = 0;  // cp.async groups so far
+    std::vector<uint64_t> bulk_time;  // for each bulk group, when it is complete
+    uint64_t async_time = 0;          // when the last cp.async has landed
 };
 
 struct Warp : RegView {
@@ -154,6 +166,9 @@ struct Warp : RegView {
     uint32_t wait_detail = 0;  // barrier id or mbarrier address
     uint32_t wait_pc = 0;
     bool queued = false;
+    uint64_t time = 0;        // while it does not run; then it is Machine::now
+    uint64_t poll_time = 0;   // when it began to poll: trying in vain takes no time
+    uint64_t poll_place = 0;  // checksum of the addresses it polls
     bool soft = false;       // sleeps in a try_wait that may also time out
     uint64_t busy = 0;       // instructions since it last polled or slept
     uint64_t effects = 0;    // stores, arrivals, …: what others could have seen
@@ -206,6 +221,7 @@ struct Cta {
     std::vector<uint16_t> mbarrier_index;  // shared address / 8, without the rank -> index + 1
     std::vector<Warpgroup> warpgroups;
     uint32_t stages_in_flight = 0;  // mbarriers with copies under way
+    uint64_t copies_until = 0;      // when the copies issued so far have gone through
     uint32_t live_warps = 0;
 
     uint16_t& mbarrier_slot(uint32_t address) { return mbarrier_index[(address & ((1u << kRankShift) - 1)) / 8]; }
@@ -218,6 +234,7 @@ struct Cluster {
     uint32_t live_ctas = 0;
     uint32_t arrived = 0;             // warps at barrier.cluster
     uint64_t phase = 0;               // of barrier.cluster
+    uint64_t arrived_at = 0, completed_at = 0;  // time of the last arrival there, and of the last phase
     std::vector<Warp*> waiters;
     uint32_t live_warps() const;
 };
@@ -241,7 +258,13 @@ public:
     Random random;
     uint64_t progress = 0;  // bumped by whatever another warp could be waiting for
 
-    uint64_t clock() const { return stats_.instructions + skew_; }
+    uint64_t now = 0;  // time of the warp, or the copy, that runs
+    std::unordered_map<uint64_t, uint64_t> seen_at;  // global address -> when others see its last ordered write
+
+    uint64_t clock() const { return now + skew_; }
+    void not_before(uint64_t time) {
+        if (now < time) now = time;
+    }
     Statistics& stats() { return stats_; }
     uint32_t slots() const { return slots_; }
     const Region* find_region(uint64_t address) const;

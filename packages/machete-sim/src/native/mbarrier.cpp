@@ -17,6 +17,7 @@ constexpr int64_t kMaxTx = (1 << 20) - 1;
 void complete_phase_if_done(Machine& machine, Mbarrier& b) {
     if (b.pending != 0 || b.tx != 0) return;
     b.pending = b.expected;
+    b.completed_at = b.arrived_at;
     ++b.phase;
     for (Warp* waiter : b.waiters)
         if (waiter->wait == Wait::mbarrier && waiter->wait_detail == b.address) machine.wake(*waiter);
@@ -27,6 +28,7 @@ uint64_t state_of(const Mbarrier& b) { return b.phase << 20 | b.pending; }
 
 void expect_tx(Machine& machine, Mbarrier& b, int64_t bytes, uint32_t lane) {
     b.tx += bytes;
+    b.arrived_at = std::max(b.arrived_at, machine.now);
     ++machine.progress;
     if (b.tx > kMaxTx || b.tx < -kMaxTx)
         throw Fault{FaultKind::mbarrier,
@@ -65,6 +67,7 @@ void mbarrier_arrive(Machine& machine, Cta&, Mbarrier& b, uint32_t count, uint32
                    static_cast<long long>(b.tx)),
             1u << lane};
     b.pending -= count;
+    b.arrived_at = std::max(b.arrived_at, machine.now);
     ++machine.progress;
     complete_phase_if_done(machine, b);
 }
@@ -202,7 +205,8 @@ int arrive(RegView& r, const Inst& i, uint32_t mask) {
 int wait(RegView& r, const Inst& i, uint32_t mask) {
     Warp& w = warp_of(r);
     uint32_t done = 0, blocking = 0, first = ~0u;
-    uint64_t wanted = 0;
+    uint64_t wanted = 0, completed_at = 0;
+    const bool again = w.poll_pc == w.pc && w.poll_effects == w.effects && w.poll_mbarrier;
     for (uint32_t l = 0; l < kLanes; ++l) {
         if (!(mask >> l & 1)) continue;
         const uint32_t address = shared_address(w, i, i.a, l, static_cast<uint64_t>(i.imm));
@@ -224,10 +228,19 @@ int wait(RegView& r, const Inst& i, uint32_t mask) {
             ok = b.phase > phase;
         }
         done |= uint32_t(ok) << l;
+        if (ok) completed_at = std::max(completed_at, b.completed_at);
         if (!ok && first == ~0u) first = l, blocking = address, wanted = parity;
     }
     write_pred(w, i.d, mask, done);
-    if (first == ~0u) return kNext;
+    if (first == ~0u) {
+        if (again) {
+            w.machine->now = w.poll_time;
+            w.poll_pc = ~0u;  // the next wait at this place begins anew
+        }
+        w.machine->not_before(completed_at);
+        return kNext;
+    }
+    if (!again) w.poll_time = w.machine->now;
     w.poll_pc = w.pc;
     w.poll_mbarrier = blocking;
     w.poll_parity = wanted;

@@ -284,14 +284,25 @@ void load_element(RegView& w, const Inst& i, uint32_t reg, const Addresses& addr
 
 // A load that returns the same value again, while the warp did nothing others can see, is polling.
 bool polls(Warp& w, uint32_t mask, const Addresses& addr, uint32_t bytes) {
-    uint64_t h = mask;
+    uint64_t h = mask, place = mask, seen_at = 0;
+    const auto& writes = w.machine->seen_at;
     for (uint32_t l = 0; l < kLanes; ++l) {
         if (!(mask >> l & 1)) continue;
         uint64_t v = 0;
         std::memcpy(&v, reinterpret_cast<const void*>(addr.a[l]), bytes < 8 ? bytes : 8);
         h = (h ^ v ^ addr.a[l]) * 0x9e3779b97f4a7c15ull;
+        place = (place ^ addr.a[l]) * 0x9e3779b97f4a7c15ull;
+        const auto write = writes.find(addr.a[l]);
+        if (write != writes.end()) seen_at = std::max(seen_at, write->second);
     }
-    const bool again = w.poll_pc == w.pc && w.poll_value == h && w.poll_effects == w.effects;
+    const bool retried = w.poll_pc == w.pc && w.poll_effects == w.effects && w.poll_place == place;
+    const bool again = retried && w.poll_value == h;
+    if (!again) {
+        if (retried) w.machine->now = w.poll_time;
+        w.machine->not_before(seen_at);
+        w.poll_time = w.machine->now;
+        w.poll_place = place;
+    }
     w.poll_pc = w.pc;
     w.poll_value = h;
     w.poll_effects = w.effects;
@@ -358,6 +369,10 @@ int st(RegView& r, const Inst& i, uint32_t mask) {
     addresses(r, i, addr);
     const uint32_t bytes = access_bytes(i, sizeof(T));
     resolve<S, true>(w, addr, mask, bytes);
+    if (S == kGlobal && (i.flags & kFlagPoll)) {
+        Machine& machine = *w.machine;
+        each(mask, [&](uint32_t l) { machine.seen_at[addr.a[l]] = machine.now + kSignalLatency; });
+    }
     return store_resolved<T>(w, i, mask, addr);
 }
 

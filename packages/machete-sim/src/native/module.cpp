@@ -133,6 +133,7 @@ nb::dict launch(const Program& program, const Array<uint8_t>& params, std::array
     result["bytes_stored"] = s.bytes_stored;
     result["matrix_instructions"] = s.matrix_instructions;
     result["max_stages_in_flight"] = s.max_stages_in_flight;
+    result["simulated_ns"] = s.simulated_ns;
     return result;
 }
 

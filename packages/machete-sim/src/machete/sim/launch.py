@@ -47,6 +47,8 @@ class Report:
     """What a launch did. Counts are over all CTAs; instructions are of warps; bytes are those of asynchronous copies.
 
     max_stages_in_flight: most mbarriers of one CTA that waited for bytes of asynchronous copies at one moment.
+    simulated_ns: when the last warp ended in simulated time, which %clock and %globaltimer show: one ns for each
+    instruction of a warp, latency and bandwidth for copies and signals, and none for polling in vain.
     """
 
     instructions: int
@@ -57,6 +59,7 @@ class Report:
     bytes_loaded: int
     bytes_stored: int
     matrix_instructions: int
+    simulated_ns: int
 
     @property
     def summary(self) -> dict[str, int | float]:
@@ -103,6 +106,7 @@ def run(
         bytes_loaded=result["bytes_loaded"],
         bytes_stored=result["bytes_stored"],
         matrix_instructions=result["matrix_instructions"],
+        simulated_ns=result["simulated_ns"],
     )
 
 

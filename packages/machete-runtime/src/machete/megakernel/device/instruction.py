@@ -17,9 +17,10 @@ from machete.megakernel.plan.kinds import Kind
 from machete.megakernel.plan.program import FENCES, LOADER_WAITS, MAX_WAITS, TOTAL_SHIFT
 from machete.megakernel.plan.shared import RECORD_OFFSET
 
-from . import ptx
+from . import ptx, tracing
 from .dtypes import element_type
 from .ring import TmaHandle
+from .tracing import Recorder
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,10 +92,11 @@ class Dependencies:
 
     clear: Any  # Int32 shared address of the slot's barrier
     parity: Any
+    recorder: Recorder | None
 
     def wait(self) -> None:
         """Wait until everything that this instruction depends on has been written."""
-        ptx.mbarrier_wait(self.clear, self.parity)
+        tracing.wait(self.recorder, "dependency", self.clear, self.parity)
 
 
 class BoundOp:

@@ -19,10 +19,10 @@ from machete.megakernel.plan.kinds import Kind
 from machete.megakernel.plan.program import END, MAX_WAITS
 from machete.megakernel.plan.shared import INLINE_WAITS, RECORD_OFFSET, ROW_BYTES, WAIT_BYTES, SharedLayout
 
-from . import ptx
+from . import ptx, tracing
 from .instruction import BoundOp, Dependencies, Instruction, TileRange
 from .ring import ComputeRing, LoadRing, StoreRing
-from .tracing import ROLES, Hooks
+from .tracing import Hooks, Recorder
 
 COMPUTE_WARPS = 8
 COMPUTE_THREADS = 32 * COMPUTE_WARPS
@@ -51,7 +51,7 @@ class PersistentKernel:
         self, kinds: tuple[Kind, ...], layout: SharedLayout, throttle: Throttle, hooks: Hooks | None = None
     ) -> None:
         self.hooks = hooks
-        self.trace: Int64 | None = None  # address of the trace buffer, while the kernel is traced with hooks
+        self.recorder: Recorder | None = None  # of the role whose code is being traced
         self.kinds, self.layout, self.throttle = kinds, layout, throttle
         self.loads = any("load" in kind.declaration.phases for kind in kinds)
         self.stores = any("store" in kind.declaration.phases for kind in kinds)
@@ -98,7 +98,8 @@ class PersistentKernel:
     # ------------------------------------------------------------------ roles
 
     @cute.jit
-    def _controller(self, base, begin, end, rows, waits, records, tickets):
+    def _controller(self, base, begin, end, rows, waits, records, tickets, trace):
+        self._start("controller", trace)
         position = ptx.registers(Int32, 0, 0)
         if const_expr(self.layout.one_queue):
             # What this SM takes out of the queue is finished by this SM, so it takes a row when it has room for it.
@@ -119,11 +120,12 @@ class PersistentKernel:
         if ptx.lane_index() == 0:
             ptx.store_shared_word(Int32, self._slot(base, slot), Int32(END))
             ptx.mbarrier_arrive(self._at(base, self.layout.slot_full_offset, slot))
-        ptx.mbarrier_wait(self._at(base, self.layout.slot_free_offset, slot), position[1])
+        tracing.wait(self.recorder, "slot", self._at(base, self.layout.slot_free_offset, slot), position[1])
 
     @cute.jit
     def _await_slot(self, base, position):
-        ptx.mbarrier_wait(self._at(base, self.layout.slot_free_offset, position[0]), position[1] ^ 1)
+        free = self._at(base, self.layout.slot_free_offset, position[0])
+        tracing.wait(self.recorder, "slot", free, position[1] ^ 1)
 
     @cute.jit
     def _ticket(self, tickets):
@@ -136,6 +138,7 @@ class PersistentKernel:
     @cute.jit
     def _publish(self, base, position, rows, waits, records, index):
         """Copy a row, its first waits, and the record of its op into a free slot."""
+        tracing.begin(self.recorder, "instruction", index)
         slot = position[0]
         lane = ptx.lane_index()
         row = rows + Int64(index) * ROW_BYTES
@@ -158,30 +161,35 @@ class PersistentKernel:
         if lane == 0:
             ptx.mbarrier_arrive(self._at(base, self.layout.slot_full_offset, slot))
         self._next_slot(position)
+        tracing.end(self.recorder, "instruction")
 
     @cute.jit
     def _kind(self, base, position):
         """Wait for the next row; its kind, or `END`."""
         slot = position[0]
-        ptx.mbarrier_wait(self._at(base, self.layout.slot_full_offset, slot), position[1])
+        tracing.wait(self.recorder, "fetch", self._at(base, self.layout.slot_full_offset, slot), position[1])
         return ptx.shared_word(Int32, self._slot(base, slot))
 
     @cute.jit
-    def _watcher(self, base, waits, counters):
+    def _watcher(self, base, waits, counters, trace):
+        self._start("watcher", trace)
         position = ptx.registers(Int32, 0, 0)
         lane = ptx.lane_index()
         while self._kind(base, position) != END:
             slot = position[0]
             instruction = Instruction.read(self._slot(base, slot))
+            tracing.begin(self.recorder, "polling", instruction.op)
             for index in cutlass.range(lane, instruction.waits, 32, unroll=1):
                 counter, least = self._wait_entry(self._slot(base, slot), waits, instruction, index)
                 ptx.counter_wait(counters + Int64(counter) * self.layout.counter_bytes, least)
             cute.arch.sync_warp()
+            tracing.end(self.recorder, "polling")
             if lane == 0:
                 ptx.mbarrier_arrive(self._at(base, self.layout.slot_clear_offset, slot))
             self._retire(base, slot)
             self._next_slot(position)
         self._retire(base, position[0])
+        self._stop()
 
     @cute.jit
     def _wait_entry(self, slot, waits, instruction, index):
@@ -194,28 +202,33 @@ class PersistentKernel:
         return Int32(entry), Int32(entry >> 32)
 
     @cute.jit
-    def _loader(self, base):
+    def _loader(self, base, trace):
+        self._start("loader", trace)
         position = ptx.registers(Int32, 0, 0)
         pages = ptx.registers(Int32, 0, 1, 0)  # a fresh `empty` barrier has parity 1 behind it: the first trip is free
         while self._kind(base, position) != END:
             slot = position[0]
             instruction = Instruction.read(self._slot(base, slot))
+            tracing.begin(self.recorder, "instruction", instruction.op)
             if instruction.loader_waits:
-                ptx.mbarrier_wait(self._at(base, self.layout.slot_clear_offset, slot), position[1])
+                clear = self._at(base, self.layout.slot_clear_offset, slot)
+                tracing.wait(self.recorder, "dependency", clear, position[1])
                 ptx.fence_async()  # what the producers wrote through the generic proxy is read by copies
             for k in cutlass.range_constexpr(len(self.kinds)):
                 if const_expr("load" in self.kinds[k].declaration.phases):
                     if instruction.kind == k:
                         self._load_range(k, base, slot, instruction, pages)
             self._retire(base, slot)
+            tracing.end(self.recorder, "instruction")
             self._next_slot(position)
         self._retire(base, position[0])
+        self._stop()
 
     @cute.jit
     def _load_range(self, k: cutlass.Constexpr, base, slot, instruction, pages):
         kind = self.kinds[k]
         pages[2] = Int32(0)
-        ring = LoadRing(self.layout, base, pages, kind.stage_pages, self._in_flight(kind))
+        ring = LoadRing(self.layout, base, pages, kind.stage_pages, self.recorder, self._in_flight(kind))
         if const_expr(self.mixed_stages):
             ring.align()
         self._run_tiles(k, "load", base, slot, instruction, {"ring": ring})
@@ -231,13 +244,13 @@ class PersistentKernel:
         shares_page = "page_ptr" in parameters and kind.resident_bytes > 0
         if const_expr("tiles" in parameters):
             if const_expr(shares_page):
-                sync_compute_threads()  # the op before may still be reading the page
+                self._sync()  # the op before may still be reading the page
             tiles = TileRange(bound, instruction.first, instruction.count, instruction.step)
             self._run_phase(k, phase, bound, instruction, None, {**available, "tiles": tiles})
         else:
             for index in cutlass.range(instruction.count, unroll=1):
                 if const_expr(shares_page):
-                    sync_compute_threads()  # the tile before may still be reading the page
+                    self._sync()  # the tile before may still be reading the page
                 tile = instruction.first + index * instruction.step
                 if const_expr(set(kind.tile) & set(kind.op.resizable)):
                     self._run_tile_inside(k, phase, bound, instruction, tile, available)
@@ -276,34 +289,46 @@ class PersistentKernel:
         else:
             ptx.mark(f"{phase} of op {{0}} ({name}) tile {{1}}", instruction.op, tile)
         method = getattr(bound.instance(), phase)
-        self._hook("begin", phase, instruction, tile)
+        tracing.begin(self.recorder, phase, Int32(-1) if tile is None else tile)
         _call(method, bound.arguments(phase, tile, available))
-        self._hook("end", phase, instruction, tile)
+        tracing.end(self.recorder, phase)
 
-    def _hook(self, when: str, phase: str, instruction, tile) -> None:
-        """Let the tracer add its code, if there is one."""
-        if self.hooks is not None:
-            getattr(self.hooks, when)(self.trace, ROLES[phase], phase, instruction.op, tile)
+    def _start(self, role: str, trace: Int64 | None) -> None:
+        """From here on the code is that of `role`: the tracer's, too, if there is one."""
+        self.recorder = None if self.hooks is None else self.hooks.start(trace, role)
+
+    def _stop(self) -> None:
+        if self.recorder is not None:
+            self.recorder.finish()
+
+    def _sync(self) -> None:
+        tracing.begin(self.recorder, "barrier")
+        sync_compute_threads()
+        tracing.end(self.recorder, "barrier")
 
     @cute.jit
-    def _compute(self, base, counters):
+    def _compute(self, base, counters, trace):
+        self._start("compute", trace)
         position = ptx.registers(Int32, 0, 0)
         pages = ptx.registers(Int32, 0, 0)
         outputs = ptx.registers(Int32, 0, 0)
         while self._kind(base, position) != END:
             slot = position[0]
             instruction = Instruction.read(self._slot(base, slot))
+            tracing.begin(self.recorder, "instruction", instruction.op)
             for k in cutlass.range_constexpr(len(self.kinds)):
                 if instruction.kind == k:
                     self._compute_range(k, base, slot, position[1], instruction, pages, outputs, counters)
             self._retire(base, slot)
+            tracing.end(self.recorder, "instruction")
             self._next_slot(position)
         self._retire(base, position[0])
+        self._stop()
 
     @cute.jit
     def _compute_range(self, k: cutlass.Constexpr, base, slot, parity, instruction, pages, outputs, counters):
         kind = self.kinds[k]
-        dependencies = Dependencies(self._at(base, self.layout.slot_clear_offset, slot), parity)
+        dependencies = Dependencies(self._at(base, self.layout.slot_clear_offset, slot), parity, self.recorder)
         if const_expr("dependencies" not in kind.declaration.phases["compute"]):
             dependencies.wait()
         elif const_expr(len(kind.declaration.early) > 0):
@@ -311,7 +336,7 @@ class PersistentKernel:
                 dependencies.wait()
         ring = None
         if const_expr(kind.stage_pages > 0):
-            ring = ComputeRing(self.layout, base, pages, kind.stage_pages, outputs)
+            ring = ComputeRing(self.layout, base, pages, kind.stage_pages, self.recorder, outputs)
             if const_expr(self.mixed_stages):
                 ring.align()
         # An op that declares no pages gets an address outside shared memory: using it is an error, not an overlap.
@@ -332,7 +357,7 @@ class PersistentKernel:
         if const_expr(kind.op.first_warp_writes):
             cute.arch.sync_warp()
         else:
-            sync_compute_threads()
+            self._sync()
         if cute.arch.thread_idx()[0] == 0:
             self._signal(instruction, counters)
 
@@ -345,26 +370,32 @@ class PersistentKernel:
             ptx.counter_signal(counters + Int64(total) * self.layout.counter_bytes)
 
     @cute.jit
-    def _storer(self, base, counters):
+    def _storer(self, base, counters, trace):
+        self._start("storer", trace)
         position = ptx.registers(Int32, 0, 0)
         state = ptx.registers(Int32, 0, 0, 0, 0)
         while self._kind(base, position) != END:
             slot = position[0]
             instruction = Instruction.read(self._slot(base, slot))
+            tracing.begin(self.recorder, "instruction", instruction.op)
             for k in cutlass.range_constexpr(len(self.kinds)):
                 if const_expr("store" in self.kinds[k].declaration.phases):
                     if instruction.kind == k:
                         self._store_range(k, base, slot, instruction, state, counters)
             self._retire(base, slot)
+            tracing.end(self.recorder, "instruction")
             self._next_slot(position)
         self._retire(base, position[0])
+        self._stop()
 
     @cute.jit
     def _store_range(self, k: cutlass.Constexpr, base, slot, instruction, state, counters):
         kind = self.kinds[k]
-        ring = StoreRing(self.layout, base, state, kind.stage_pages, COMPUTE_WARPS)
+        ring = StoreRing(self.layout, base, state, kind.stage_pages, self.recorder, COMPUTE_WARPS)
         self._run_tiles(k, "store", base, slot, instruction, {"ring": ring})
+        tracing.begin(self.recorder, "drain")
         ring.drain()
+        tracing.end(self.recorder, "drain")
         if instruction.signal >= 0:
             if instruction.fences:
                 ptx.fence_async()
@@ -424,7 +455,6 @@ class PersistentKernel:
         num_counters: Int32,
         trace: Int64 | None,
     ):
-        self.trace = trace
         thread = cute.arch.thread_idx()[0]
         warp = cute.arch.make_warp_uniform(thread // 32)
         cta = cute.arch.block_idx()[0]
@@ -442,22 +472,23 @@ class PersistentKernel:
             cute.arch.setmaxregister_decrease(OTHER_REGISTERS)
             if warp == CONTROLLER:
                 tickets = counters + Int64(num_counters) * self.layout.counter_bytes
-                self._controller(base, begin, end, rows, waits, records, tickets)
+                self._controller(base, begin, end, rows, waits, records, tickets, trace)
                 if num_counters > 0:  # else nothing was counted, and nothing has to be reset
                     self._finish(counters, num_counters + 1)
+                self._stop()
             if warp == WATCHER:
-                self._watcher(base, waits, dependency_counters)
+                self._watcher(base, waits, dependency_counters, trace)
             if const_expr(self.loads):
                 if warp == LOADER:
                     self._acquire_descriptors(descriptors, num_descriptors)
-                    self._loader(base)
+                    self._loader(base, trace)
             if const_expr(self.stores):
                 if warp == STORER:
                     self._acquire_descriptors(descriptors, num_descriptors)
-                    self._storer(base, dependency_counters)
+                    self._storer(base, dependency_counters, trace)
         else:
             cute.arch.setmaxregister_increase(COMPUTE_REGISTERS)
-            self._compute(base, dependency_counters)
+            self._compute(base, dependency_counters, trace)
 
     @cute.jit
     def launch(

@@ -23,7 +23,8 @@ from cutlass import Int32, Int64
 
 from machete.megakernel.plan.shared import SharedLayout
 
-from . import ptx
+from . import ptx, tracing
+from .tracing import Recorder
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +76,7 @@ class _Ring:
     base: Any  # Int32 shared address of the kernel's dynamic shared memory
     state: Any  # register array: [page, parity, …]
     stage_pages: int
+    recorder: Recorder | None
 
     @property
     def _stage_bytes(self) -> int:
@@ -89,6 +91,13 @@ class _Ring:
 
     def _barrier(self, offset: int, index):
         return self.base + (index * 8 + offset)
+
+    def _wait(self, cause: str, offset: int, index, parity) -> None:
+        tracing.wait(self.recorder, cause, self._barrier(offset, index), parity)
+
+    def _record_stage(self) -> None:
+        if self.recorder is not None:
+            self.recorder.stage()
 
     def _stage(self, page) -> Stage:
         return Stage(
@@ -123,9 +132,10 @@ class LoadRing(_Ring):
         if self.in_flight is not None:
             self._throttle(page)
         for i in range(self.stage_pages):
-            ptx.mbarrier_wait(self._barrier(self.layout.empty_offset, page + i), self.state[1])
+            self._wait("page", self.layout.empty_offset, page + i, self.state[1])
         self._pass_followers(page)
         self._advance(self.stage_pages)
+        self._record_stage()
         return self._stage(page)
 
     @cute.jit
@@ -143,7 +153,7 @@ class LoadRing(_Ring):
         if oldest < 0:
             oldest = oldest + self.layout.ring_pages
             parity = self.state[1]
-        ptx.mbarrier_wait(self._barrier(self.layout.full_offset, oldest), parity)
+        self._wait("throttle", self.layout.full_offset, oldest, parity)
         self.state[2] = self.state[2] + self.stage_pages
 
     @cute.jit
@@ -201,7 +211,7 @@ class LoadRing(_Ring):
         """Skip to a page where a stage of this size may begin (ops with other stage sizes came before)."""
         while self.state[0] % self.stage_pages != 0:
             page = self.state[0]
-            ptx.mbarrier_wait(self._barrier(self.layout.empty_offset, page), self.state[1])
+            self._wait("page", self.layout.empty_offset, page, self.state[1])
             if ptx.lane_index() == 0:
                 ptx.mbarrier_arrive(self._barrier(self.layout.full_offset, page))
             self._advance(1)
@@ -229,7 +239,8 @@ class ComputeRing(_Ring):
     def wait(self) -> Stage:
         """Wait until the next stage has landed."""
         page = self.state[0]
-        ptx.mbarrier_wait(self._barrier(self.layout.full_offset, page), self.state[1])
+        self._wait("data", self.layout.full_offset, page, self.state[1])
+        self._record_stage()
         self._advance(self.stage_pages)
         return self._stage(page)
 
@@ -245,7 +256,7 @@ class ComputeRing(_Ring):
     def forward(self, stage):
         """Hand the stage, now holding results, to the store phase (all compute threads have written their part)."""
         slot = self.outputs[0]
-        ptx.mbarrier_wait(self._barrier(self.layout.out_empty_offset, slot), self.outputs[1] ^ 1)
+        self._wait("output", self.layout.out_empty_offset, slot, self.outputs[1] ^ 1)
         ptx.fence_async_shared()
         cute.arch.sync_warp()
         if ptx.lane_index() == 0:
@@ -263,7 +274,7 @@ class ComputeRing(_Ring):
         """The counterpart of the loader's skip: pass over pages that hold nothing."""
         while self.state[0] % self.stage_pages != 0:
             page = self.state[0]
-            ptx.mbarrier_wait(self._barrier(self.layout.full_offset, page), self.state[1])
+            self._wait("data", self.layout.full_offset, page, self.state[1])
             cute.arch.sync_warp()
             if ptx.lane_index() == 0:
                 ptx.mbarrier_arrive(self._barrier(self.layout.empty_offset, page))
@@ -283,7 +294,7 @@ class StoreRing(_Ring):
         """Wait for the next stage that compute has forwarded."""
         slot = self.state[0]
         self._free_if_idle(slot)
-        ptx.mbarrier_wait(self._barrier(self.layout.out_full_offset, slot), self.state[1])
+        self._wait("results", self.layout.out_full_offset, slot, self.state[1])
         page = ptx.shared_word(Int32, self.base + (slot * 4 + self.layout.out_page_offset))
         self._next()
         return self._stage(page)
@@ -339,9 +350,11 @@ class StoreRing(_Ring):
             ptx.bulk_commit()
         self.state[3] = self.state[3] + 1
         if self.state[3] == self.layout.output_slots:
+            tracing.begin(self.recorder, "drain")
             if ptx.lane_index() == 0:
                 ptx.bulk_wait_read(self.layout.output_slots - 1)
             self._free_oldest()
+            tracing.end(self.recorder, "drain")
 
     @cute.jit
     def _free_oldest(self):

@@ -1,28 +1,86 @@
-"""Where a tracer may add code of its own to the persistent kernel."""
+"""Where a tracer may add code of its own to the persistent kernel.
 
+Without a tracer every function here adds nothing: the kernel is the same as if this module did not exist.
+"""
+
+from collections.abc import Callable
 from typing import Any, Protocol
+
+from . import ptx
+
+#: The warps that record: "watcher" is the half of the controller that polls dependencies.
+ROLES = ("controller", "watcher", "loader", "compute", "storer")
+
+#: What lasts for a while, and what `value` is then.
+SPANS = {
+    "instruction": "op; for the controller the number of the row that it copies",
+    "load": "tile, -1 for a whole range",
+    "compute": "tile, -1 for a whole range",
+    "store": "tile, -1 for a whole range",
+    "polling": "op whose dependencies the watcher polls",
+    "barrier": "0: compute threads wait for one another",
+    "drain": "0: stores on their way are waited for",
+}
+
+#: Why a role waits.
+CAUSES = {
+    "fetch": "for its next instruction",
+    "slot": "controller: for a free instruction slot",
+    "dependency": "for what other instructions write",
+    "page": "loader: for a free page of the ring",
+    "throttle": "loader: few enough bytes in flight",
+    "data": "compute: for copies to land",
+    "output": "compute: for a free place on the way to the store phase",
+    "results": "storer: for compute",
+}
+
+
+class Recorder(Protocol):
+    """One role's view of a tracer. All threads of the role call every method: 256 for "compute", else one warp.
+
+    Methods are called while the kernel is traced; what they emit runs there. It may diverge, if the threads meet again.
+    A recorder is carried through the control flow of kernels: a frozen dataclass, whose fields are values of the DSL
+    or numbers.
+    """
+
+    def begin(self, span: str, value: Any) -> None:
+        """One of `SPANS` begins; `value` is an Int32."""
+
+    def end(self, span: str) -> None:
+        """It ends; asynchronous copies that it started may still be on their way."""
+
+    def wait(self, cause: str, ready: Callable[[], Any], wait: Callable[[], None]) -> None:
+        """Call `wait`, for one of `CAUSES`. `ready` gives an Int32, not 0 if there is nothing to wait for any more."""
+
+    def stage(self) -> None:
+        """The loader has got a stage of the ring to fill; or compute has got one that is full."""
+
+    def finish(self) -> None:
+        """The role has nothing to do any more."""
 
 
 class Hooks(Protocol):
-    """Called while the kernel is traced, around every phase; what they emit runs there.
+    """What a tracer adds to a kernel."""
 
-    All threads of the role execute it: 256 for "compute", one warp for "loader" and for "storer". It may diverge, if
-    the threads meet again.
-
-    Args:
-        buffer: Int64, address of the trace buffer in global memory.
-        role: "loader", "compute" or "storer".
-        phase: the method of the op: "load", "compute" or "store".
-        op: Int32, index of the op in the list.
-        tile: Int32, number of the tile in the op; None where the phase runs once for a whole range of tiles.
-    """
-
-    def begin(self, buffer: Any, role: str, phase: str, op: Any, tile: Any) -> None:
-        """Before the phase."""
-
-    def end(self, buffer: Any, role: str, phase: str, op: Any, tile: Any) -> None:
-        """After the phase; asynchronous copies that it started may still be on their way."""
+    def start(self, buffer: Any, role: str) -> Recorder:
+        """A role begins. `buffer` is the address of the trace buffer in global memory, an Int64."""
 
 
-#: Who runs which phase.
-ROLES = {"load": "loader", "compute": "compute", "store": "storer"}
+def begin(recorder: Recorder | None, span: str, value: Any = 0) -> None:
+    """Tell the recorder, if there is one, that a span begins."""
+    if recorder is not None:
+        recorder.begin(span, value)
+
+
+def end(recorder: Recorder | None, span: str) -> None:
+    """Tell the recorder, if there is one, that a span ends."""
+    if recorder is not None:
+        recorder.end(span)
+
+
+def wait(recorder: Recorder | None, cause: str, barrier: Any, parity: Any) -> None:
+    """Wait until the phase of parity `parity` of an mbarrier is complete."""
+    if recorder is None:
+        ptx.mbarrier_wait(barrier, parity)
+    else:
+        recorder.wait(cause, lambda: ptx.mbarrier_test(barrier, parity), lambda: ptx.mbarrier_wait(barrier, parity))

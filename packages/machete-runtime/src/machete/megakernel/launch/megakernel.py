@@ -38,7 +38,7 @@ from .slots import Change
 from .state import LaunchState, Tables
 from .stream import StreamLaunchers
 from .temporaries import ARENA, placed
-from .tracing import Tracing, find_tracer
+from .tracing import Tracing, find_tracer, is_traced
 
 logger = logging.getLogger("machete.megakernel")
 
@@ -53,8 +53,9 @@ class RunReport:
     """What one run did. `seconds` is wall time of the run on the host, launch and wait included; None for a run that
     nobody waited for (`sync=False`).
 
-    `instructions` and `max_stages_in_flight` are known on the simulator only (else None): warp instructions executed,
-    and the most ring stages that one SM had in flight at a time.
+    `instructions`, `max_stages_in_flight` and `simulated_us` are known on the simulator only (else None): warp
+    instructions executed, the most ring stages that one SM had in flight at a time, and when the last warp ended in
+    simulated time.
     """
 
     where: str
@@ -62,6 +63,7 @@ class RunReport:
     seconds: float | None = None
     instructions: int | None = None
     max_stages_in_flight: int | None = None
+    simulated_us: float | None = None
 
 
 class Megakernel:
@@ -115,7 +117,7 @@ class Megakernel:
         lowered, arena_bytes = placed([op.op.lower(target, op) for op in ops])
         plan = Plan.build(lowered, target, num_sms, schedule=schedule, profile=profile or {})
         plan.verify()
-        self._tracing: Tracing | None = find_tracer()(plan) if trace else None
+        self._tracing: Tracing | None = find_tracer()(plan) if is_traced(self, trace) else None
         self._set_up(device, lowered, arena_bytes, plan, seed)
 
     def _set_up(
@@ -301,7 +303,14 @@ class Megakernel:
         parameters, regions = bound.state.parameters(), bound.state.regions(bound.binding)
         result = simulate(self.compile(), parameters, regions, self.plan.num_sms, self.seed, progress)
         seconds = time.perf_counter() - started
-        return RunReport("simulator", self.target.name, seconds, result.instructions, result.max_stages_in_flight)
+        return RunReport(
+            "simulator",
+            self.target.name,
+            seconds,
+            result.instructions,
+            result.max_stages_in_flight,
+            result.simulated_ns / 1000,
+        )
 
     def _bind(self) -> "_Bound":
         artefact = self.compile()

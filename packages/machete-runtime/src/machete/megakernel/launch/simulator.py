@@ -7,7 +7,7 @@ interface is one callable:
                       max_instructions=, progress=)
 
 `params` is the kernel's parameter block, `memory` a list of (address, bytes, name, writable) of this process, and the
-report has `instructions`, `seconds`, `max_stages_in_flight` and `summary`.
+report has `instructions`, `seconds`, `max_stages_in_flight`, `simulated_ns` and `summary`.
 """
 
 import logging

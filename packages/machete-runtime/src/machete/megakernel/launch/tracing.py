@@ -5,13 +5,18 @@ is one callable, `tracer(plan)`, that returns a `Tracing` for one kernel. Withou
 and the kernel is the same as if no tracer existed.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.metadata import entry_points
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from machete.megakernel.abi.errors import TracerMissingError
-from machete.megakernel.device.tracing import Hooks
 from machete.megakernel.plan.plan import Plan
+
+if TYPE_CHECKING:
+    from machete.megakernel.device.tracing import Hooks  # imports the DSL
+
+    from .megakernel import Megakernel
 
 GROUP = "machete.tracers"
 
@@ -26,7 +31,30 @@ class Tracing(Protocol):
     """
 
     buffer_bytes: int
-    hooks: Hooks
+    hooks: "Hooks"
+
+
+#: Lists of kernels that were made while `traced_kernels` was in force.
+_made: list[list["Megakernel"]] = []
+
+
+@contextmanager
+def traced_kernels() -> Iterator[list["Megakernel"]]:
+    """Kernels that are made inside, anywhere in the process, are traced as if with `trace=True`, and listed."""
+    find_tracer()
+    made: list[Megakernel] = []
+    _made.append(made)
+    try:
+        yield made
+    finally:
+        _made.remove(made)
+
+
+def is_traced(kernel: "Megakernel", asked: bool) -> bool:
+    """Whether a new kernel is traced: it was asked for, or `traced_kernels` is in force."""
+    for made in _made:
+        made.append(kernel)
+    return asked or bool(_made)
 
 
 def find_tracer() -> Callable[[Plan], Tracing]:
@@ -36,8 +64,7 @@ def find_tracer() -> Callable[[Plan], Tracing]:
         raise TracerMissingError(
             what="no tracer is installed",
             where="Megakernel(ops, trace=True)",
-            why=f"a tracer is a package that announces itself in the entry-point group {GROUP!r}; machete-trace is the "
-            "package that will bring one",
+            why=f"a tracer announces itself in the entry-point group {GROUP!r}, as machete-trace does",
             fix=f"leave trace out, or install a package with an entry point in {GROUP!r}",
         )
     tracer: Callable[[Plan], Tracing] = found[0].load()

@@ -45,6 +45,7 @@ class PlannedOp:
         block: tiles of one group along each tiled dim (`plan.grouping`).
         tile_us: what a tile costs, as the cost model sees it.
         accesses: the memory that it touches.
+        tile_bytes, tile_flops: what the op says of one tile (`Op.cost`).
     """
 
     kind: int
@@ -53,6 +54,8 @@ class PlannedOp:
     block: tuple[int, ...]
     tile_us: float
     accesses: tuple[Access, ...]
+    tile_bytes: float = 0.0
+    tile_flops: float = 0.0
 
     @property
     def grouping(self) -> Grouping:
@@ -171,7 +174,7 @@ class Plan:
             schedule=schedule,
             kinds=kinds,
             ops=tuple(
-                PlannedOp(kind, tuple(op.extents.items()), op.tiles, grouping.block, time, op_accesses)
+                PlannedOp(kind, tuple(op.extents.items()), op.tiles, grouping.block, time, op_accesses, *op.op.cost(op))
                 for op, kind, grouping, time, op_accesses in zip(
                     ops, kind_of_op, groupings, tile_us, accesses, strict=True
                 )

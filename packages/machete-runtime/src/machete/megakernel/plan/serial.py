@@ -133,6 +133,8 @@ def _op_from_dict(data: dict[str, Any]) -> PlannedOp:
         accesses=tuple(
             Access(**{**access, "footprint": _footprint_from_dict(access["footprint"])}) for access in data["accesses"]
         ),
+        tile_bytes=data["tile_bytes"],
+        tile_flops=data["tile_flops"],
     )
 
 

@@ -95,7 +95,7 @@ def store(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
     }
     if len(width_flags) > 1:
         raise asm.error("registers of one vector must have one width")
-    flags = wide | width_flags.pop()
+    flags = wide | width_flags.pop() | (POLL if "order" in groups else 0)
     name = f"st.{native_space(groups)}.{WIDTHS[kind]}"
     if "vec" in groups:
         asm.emit(name, a=a, imm=offset, flags=flags, ext=registers)

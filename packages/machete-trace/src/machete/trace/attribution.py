@@ -1,0 +1,269 @@
+"""Every moment of every SM, given to one category by what its compute role does.
+
+What compute waits for decides, and where that is data, what kept the loader from fetching it earlier:
+
+- `launch`: from the first event of any SM to the SM's first instruction.
+- `math`: in a compute phase, not waiting. What an op does there is its own: its own loads and barriers count.
+- `streaming`: waiting for copies that are on their way, or that the loader holds back to keep few bytes in flight.
+- `page`: waiting for copies that could not begin, since no page of the ring was free; or for a place on the way out.
+- `dependency`: waiting for what other instructions write; or for copies that wait for that.
+- `imbalance`: the same while those others are stragglers: most SMs had done their part of it by then. And at the end of
+  a kernel, from the SM's last instruction until the last SM is done with its own.
+- `barrier`: compute threads wait for one another between phases, or for the controller's next instruction.
+- `tail`: from the end of the last instruction of all to the last event.
+- `unattributed`: between phases: rows are read, signals given.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from machete.megakernel.tooling import WAITS
+
+from .buffer import ROLES
+from .events import TYPES, tag
+from .spans import rows_of_sm, signalled, signals
+
+if TYPE_CHECKING:
+    from .trace import Trace
+
+CATEGORIES = (
+    "streaming",
+    "math",
+    "dependency",
+    "page",
+    "barrier",
+    "imbalance",
+    "tail",
+    "launch",
+    "unattributed",
+)
+
+_STATES = {
+    TYPES.index("compute"): "math",
+    TYPES.index("barrier"): "barrier",
+    TYPES.index("fetch"): "barrier",
+    TYPES.index("output"): "page",
+    TYPES.index("dependency"): "dependency",
+    TYPES.index("data"): "data",  # until it is known why the data is not there
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Attribution:
+    """Pieces of time, by SM and then by time; those of an SM follow each other without a gap.
+
+    Attributes:
+        sm, category, op, row: int64; category is an index in `CATEGORIES`, op and row are -1 outside of instructions.
+        begin, end: float64, µs.
+        blamed: int64, the op that is waited for, where one is: the one whose signal came last.
+    """
+
+    sm: np.ndarray
+    category: np.ndarray
+    op: np.ndarray
+    row: np.ndarray
+    begin: np.ndarray
+    end: np.ndarray
+    blamed: np.ndarray
+
+    @property
+    def duration(self) -> np.ndarray:
+        """float64: µs of each piece."""
+        return self.end - self.begin
+
+    def totals(self, mask: np.ndarray | None = None) -> dict[str, float]:
+        """SM-microseconds of each category."""
+        chosen = slice(None) if mask is None else mask
+        sums = np.bincount(self.category[chosen], self.duration[chosen], minlength=len(CATEGORIES))
+        return dict(zip(CATEGORIES, sums.tolist(), strict=True))
+
+
+@dataclass(frozen=True)
+class _Awaited:
+    """What instructions with one list of waits wait for.
+
+    Attributes:
+        half: when half of the SMs that take part had given their last signal.
+        last: when the last one had.
+        op: whose signal came last.
+    """
+
+    half: float
+    last: float
+    op: int
+
+
+class _Pieces:
+    """Collects pieces of time."""
+
+    def __init__(self) -> None:
+        self.columns: list[tuple[int, int, int, int, float, float, int]] = []
+
+    def add(self, sm: int, category: str, row: int, op: int, begin: float, end: float, blamed: int = -1) -> None:
+        if end > begin:
+            self.columns.append((sm, CATEGORIES.index(category), op, row, begin, end, blamed))
+
+    def done(self) -> Attribution:
+        table = np.array(self.columns, dtype=np.float64).reshape(-1, 7)
+        sm, category, op, row, begin, end, blamed = table.T
+        return Attribution(
+            sm.astype(np.int64),
+            category.astype(np.int64),
+            op.astype(np.int64),
+            row.astype(np.int64),
+            begin,
+            end,
+            blamed.astype(np.int64),
+        )
+
+
+def attribute(trace: Trace) -> Attribution:
+    """Give every SM-microsecond of a trace to a category."""
+    return _Attributing(trace).run()
+
+
+class _Attributing:
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+        self._rows = trace.plan.queues.rows
+        self._pieces = _Pieces()
+        self._end = trace.total_us
+        self._awaited = self._find_awaited()
+
+    def run(self) -> Attribution:
+        instructions = self._trace.spans.of("instruction", role="compute")
+        working = float(instructions.end.max(initial=0.0))
+        latest = int(instructions.op[np.argmax(instructions.end)]) if len(instructions) else -1
+        for sm in range(self._trace.plan.num_sms):
+            mine = instructions.sm == sm
+            first = float(instructions.begin[mine].min(initial=self._end))
+            last = float(instructions.end[mine].max(initial=0.0)) if mine.any() else first
+            if not mine.any():  # nothing to do here: others have all of it
+                self._pieces.add(sm, "imbalance", -1, -1, 0.0, working, latest)
+            else:
+                self._pieces.add(sm, "launch", -1, -1, 0.0, first)
+                self._instructions(sm, first, last)
+                self._pieces.add(sm, "imbalance", -1, -1, last, working, latest)
+            self._pieces.add(sm, "tail", -1, -1, working, self._end)
+        return self._pieces.done()
+
+    def _instructions(self, sm: int, first: float, last: float) -> None:
+        """From the first instruction's begin to the last one's end."""
+        events = self._trace.events_of(sm, "compute")
+        rows = rows_of_sm(self._trace, sm).tolist()
+        loader = _Loader(self._trace, sm)
+        stack: list[int] = []
+        number, stages, time = -1, 0, first
+        for now, kind in zip(self._trace.time[events].tolist(), self._trace.type[events].tolist(), strict=True):
+            if now > last:
+                break
+            if number >= 0:
+                state = _STATES.get(stack[-1], "unattributed") if stack else "unattributed"
+                row = rows[min(number, len(rows) - 1)]
+                self._piece(sm, state, row, time, now, stages, loader)
+                time = now
+            if kind == _STAGE:
+                stages += 1
+            elif kind % 2 == 0:
+                stack.append(kind // 2)
+                number += kind == _INSTRUCTION
+            elif stack:
+                stack.pop()
+        self._pieces.add(sm, "unattributed", -1, -1, time, last)  # what a full buffer has lost
+
+    def _piece(self, sm: int, state: str, row: int, begin: float, end: float, stage: int, loader: _Loader) -> None:
+        op = int(self._rows[row, 0])
+        if state == "dependency":
+            self._dependency(sm, row, op, begin, end)
+        elif state == "data":
+            self._data(sm, row, op, begin, end, stage, loader)
+        else:
+            self._pieces.add(sm, state, row, op, begin, end)
+
+    def _dependency(self, sm: int, row: int, op: int, begin: float, end: float) -> None:
+        """Waiting for stragglers is imbalance: half of the SMs were done, and the last one was not."""
+        awaited = self._awaited.get(int(self._rows[row, WAITS]))
+        if awaited is None:
+            self._pieces.add(sm, "dependency", row, op, begin, end)
+            return
+        half, last = (min(max(moment, begin), end) for moment in (awaited.half, awaited.last))
+        self._pieces.add(sm, "dependency", row, op, begin, half, awaited.op)
+        self._pieces.add(sm, "imbalance", row, op, half, last, awaited.op)
+        self._pieces.add(sm, "dependency", row, op, last, end, awaited.op)
+
+    def _data(self, sm: int, row: int, op: int, begin: float, end: float, stage: int, loader: _Loader) -> None:
+        """Until the loader had the stage in hand, what kept it; from then on the copies are on their way."""
+        taken = min(max(loader.taken(stage), begin), end)
+        for cause, first, after in loader.waits_between(begin, taken):
+            if cause == "dependency":
+                self._dependency(sm, row, op, first, after)
+            else:
+                self._pieces.add(sm, cause, row, op, first, after)
+        self._pieces.add(sm, "streaming", row, op, taken, end)
+
+    def _find_awaited(self) -> dict[int, _Awaited]:
+        """For each list of waits that is not empty what it waits for, as far as the trace knows it."""
+        done, sources = signalled(self._trace), signals(self._trace)
+        instructions = self._trace.spans.of("instruction", role="compute")
+        sm_of = np.full(len(self._rows), -1)
+        sm_of[instructions.row[instructions.row >= 0]] = instructions.sm[instructions.row >= 0]
+        found: dict[int, _Awaited] = {}
+        for number, waits in enumerate(self._trace.plan.waits):
+            rows = [sources[counter] for counter, _ in waits if counter in sources]
+            if not rows:
+                continue
+            row = np.concatenate(rows)
+            row = row[~np.isnan(done[row])]
+            if not len(row):
+                continue
+            last_row = int(row[np.argmax(done[row])])
+            op = int(self._rows[last_row, 0])
+            # Of several ops that are waited for, the SMs' balance in the one that came last is what counts.
+            same = row[self._rows[row, 0] == op]
+            per_sm = np.sort([done[same[sm_of[same] == sm]].max() for sm in np.unique(sm_of[same])])
+            found[number] = _Awaited(float(per_sm[(len(per_sm) - 1) // 2]), float(done[last_row]), op)
+        return found
+
+
+_STAGE, _INSTRUCTION = tag("stage"), tag("instruction")
+
+
+class _Loader:
+    """What the loader of an SM did."""
+
+    _CAUSES = {
+        TYPES.index("page"): "page",
+        TYPES.index("dependency"): "dependency",
+        TYPES.index("throttle"): "streaming",
+        TYPES.index("fetch"): "barrier",
+    }
+
+    def __init__(self, trace: Trace, sm: int) -> None:
+        events = trace.events_of(sm, "loader")
+        time, kind = trace.time[events], trace.type[events]
+        self._taken = time[kind == _STAGE]
+        spans = trace.spans
+        mask = (spans.sm == sm) & (spans.role == ROLES.index("loader")) & np.isin(spans.type, list(self._CAUSES))
+        self._waits = spans.where(mask)
+
+    def taken(self, stage: int) -> float:
+        """When it had a free stage to fill, the one with this number; at once if the trace does not say."""
+        return float(self._taken[stage]) if stage < len(self._taken) else -np.inf
+
+    def waits_between(self, begin: float, end: float) -> list[tuple[str, float, float]]:
+        """(category, begin, end) of what it waited for, and of what it did in between, without gaps."""
+        first = int(np.searchsorted(self._waits.end, begin, side="right"))
+        pieces: list[tuple[str, float, float]] = []
+        while begin < end:
+            if first >= len(self._waits) or self._waits.begin[first] >= end:
+                pieces.append(("streaming", begin, end))
+                break
+            starts, stops = max(begin, float(self._waits.begin[first])), min(end, float(self._waits.end[first]))
+            pieces.append(("streaming", begin, starts))
+            pieces.append((self._CAUSES[int(self._waits.type[first])], starts, stops))
+            begin, first = stops, first + 1
+        return pieces
