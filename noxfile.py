@@ -126,6 +126,12 @@ def release_check(session: nox.Session) -> None:
     run(session, "python", "tools/release_check.py", "dist", *session.posargs)
 
 
+@nox.session(name="tests-oldest-runtime")
+def tests_oldest_runtime(session: nox.Session) -> None:
+    """Each op package's tests beside the oldest released runtime that it allows."""
+    run(session, "python", "tools/oldest_runtime.py", *session.posargs)
+
+
 @nox.session
 def docs(session: nox.Session) -> None:
     """The documentation, every warning an error."""

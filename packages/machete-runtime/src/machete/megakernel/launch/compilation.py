@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import threading
+from typing import TYPE_CHECKING
 
 from machete.megakernel.abi.target import Target
-from machete.megakernel.device.tracing import Hooks
 from machete.megakernel.plan.kinds import Kind
 from machete.megakernel.plan.shared import SharedLayout
 
 from .artefact import Artefact
 from .cache.identity import Identity
 from .cache.lookup import cached
+
+if TYPE_CHECKING:
+    from machete.megakernel.device.tracing import Hooks  # imports the DSL
 
 #: What the DSL is told beside the target; part of a kernel's identity.
 FLAGS = "--keep-ptx --keep-cubin --generate-line-info"
