@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from machete.megakernel import Megakernel
-from machete.megakernel.launch import compiler
+from machete.megakernel.launch import compilation
 from machete.trace import Trace
 from small_ops import StreamAdd
 
@@ -33,7 +33,8 @@ except ImportError:
 
 
 def test_the_machine_code_is_that_without_machete_trace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiler, "_cache", {})
+    monkeypatch.setenv("MACHETE_CACHE", "off")
+    compilation.forget()
     x, y, z = (torch.zeros(4096) for _ in range(3))
     ops = StreamAdd.schedule(x=x, y=y, z=z)
     traced = Megakernel(ops, trace=True)
