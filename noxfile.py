@@ -87,6 +87,12 @@ def test_sm120(session: nox.Session) -> None:
 
 
 @nox.session
+def browser(session: nox.Session) -> None:
+    """The trace's page in Chromium. `tests` runs these too, where there is one; this session fails without."""
+    run(session, "pytest", "packages/machete-trace/tests/test_page.py", *session.posargs, MACHETE_BROWSER="required")
+
+
+@nox.session
 def lint(session: nox.Session) -> None:
     """Style, the layers between and inside the packages, and the namespaces."""
     checks = [

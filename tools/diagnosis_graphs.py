@@ -118,7 +118,9 @@ class Ailment:
         delays: int32, ns, all of them 0 or the same; and the tile that gets the planted one.
         tile: its index.
         expected: category to how many SMs lose the planted delay to it.
-        says: the category of the report's first saving, with the delay.
+        says: the category of the report's first saving.
+        planted_is_ill: the delay is what it says so for; without, the graph is ill as it is, and the delay, if it is
+            long, shifts the blame to the SM that has it.
         result, reference: a tensor that the graph writes, and what it has to hold.
     """
 
@@ -127,6 +129,7 @@ class Ailment:
     tile: int
     expected: dict[str, int]
     says: str
+    planted_is_ill: bool
     result: torch.Tensor
     reference: torch.Tensor
 
@@ -147,7 +150,7 @@ def unbalanced(device: str, num_sms: int) -> Ailment:
     ops = Work.schedule(x=x, y=y, delay=delays) + Gather.schedule(y=y, z=z, delay=_delay(num_sms, device))
     reference = (x[0] + x[-1] + 2).expand(num_sms, ELEMENTS)
     # The last tile of its SM, which has to wait for nobody.
-    return Ailment(ops, delays, tiles - 1, {"math": 1, "imbalance": num_sms - 1}, "imbalance", z, reference)
+    return Ailment(ops, delays, tiles - 1, {"math": 1, "imbalance": num_sms - 1}, "imbalance", True, z, reference)
 
 
 def serial(device: str, num_sms: int) -> Ailment:
@@ -156,7 +159,7 @@ def serial(device: str, num_sms: int) -> Ailment:
     delays = _delay(1, device)
     ops = Work.schedule(x=x, y=y, delay=delays) + Gather.schedule(y=y, z=z, delay=_delay(num_sms, device))
     reference = (2 * x[0] + 2).expand(num_sms, ELEMENTS)
-    return Ailment(ops, delays, 0, {"math": 1, "dependency": num_sms - 1}, "dependency", z, reference)
+    return Ailment(ops, delays, 0, {"math": 1, "dependency": num_sms - 1}, "dependency", True, z, reference)
 
 
 def starved(device: str, num_sms: int) -> Ailment:
@@ -166,7 +169,7 @@ def starved(device: str, num_sms: int) -> Ailment:
     delays = _delay(tiles, device, 2000)
     ops = Stream.schedule(x=x, y=y, load_delay=_delay(tiles, device), store_delay=delays)
     # In the middle of the queue of its SM; the others are done before it, and wait at the end.
-    return Ailment(ops, delays, 5 * num_sms, {"page": 1, "imbalance": num_sms - 1}, "page", y, x)
+    return Ailment(ops, delays, 5 * num_sms, {"page": 1, "imbalance": num_sms - 1}, "page", False, y, x)
 
 
 def slow_copies(device: str, num_sms: int) -> Ailment:
@@ -175,7 +178,7 @@ def slow_copies(device: str, num_sms: int) -> Ailment:
     x, y = _rows(tiles, device), torch.zeros(tiles, ELEMENTS, device=device)
     delays = _delay(tiles, device, 2000)
     ops = Stream.schedule(x=x, y=y, load_delay=delays, store_delay=_delay(tiles, device))
-    return Ailment(ops, delays, 5 * num_sms, {"streaming": 1, "imbalance": num_sms - 1}, "streaming", y, x)
+    return Ailment(ops, delays, 5 * num_sms, {"streaming": 1, "imbalance": num_sms - 1}, "streaming", False, y, x)
 
 
 def uneven_warps(device: str, num_sms: int) -> Ailment:
@@ -185,7 +188,7 @@ def uneven_warps(device: str, num_sms: int) -> Ailment:
     delays = _delay(tiles, device, 1000)
     ops = UnevenWarps.schedule(x=x, y=y, delay=delays) + Gather.schedule(y=y, z=z, delay=_delay(num_sms, device))
     reference = (x[0] + x[-1] + 2).expand(num_sms, ELEMENTS)
-    return Ailment(ops, delays, tiles - 1, {"barrier": 1, "imbalance": num_sms - 1}, "imbalance", z, reference)
+    return Ailment(ops, delays, tiles - 1, {"barrier": 1, "imbalance": num_sms - 1}, "imbalance", True, z, reference)
 
 
 AILMENTS: dict[str, Callable[[str, int], Ailment]] = {
@@ -195,3 +198,34 @@ AILMENTS: dict[str, Callable[[str, int], Ailment]] = {
     "slow copies": slow_copies,
     "uneven warps": uneven_warps,
 }
+
+
+@dataclass(frozen=True)
+class Misjudged:
+    """A graph whose tiles cost something else than the plan's cost model expects.
+
+    Attributes:
+        ops: what to run.
+        result, reference: a tensor that the graph writes, and what it has to hold.
+    """
+
+    ops: list[ScheduledOp]
+    result: torch.Tensor
+    reference: torch.Tensor
+
+
+class LongWork(Work):
+    """Another kind, whose tiles take long, though they move no more bytes."""
+
+
+def misjudged(device: str, num_sms: int) -> Misjudged:
+    """A few long tiles, whose length the cost model cannot know, beside many short ones that do not depend on them.
+
+    Without measured times each SM gets its even share of the short tiles, the SMs with a long one too.
+    """
+    long, short = num_sms // 2, 10 * num_sms
+    a, b = _rows(long, device), _rows(short, device)
+    x, y = torch.zeros_like(a), torch.zeros_like(b)
+    ops = LongWork.schedule(x=a, y=x, delay=_delay(long, device, 20_000))
+    ops += Work.schedule(x=b, y=y, delay=_delay(short, device, 2_000))
+    return Misjudged(ops, y, b + 1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import runpy
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -62,6 +61,7 @@ def run(
 def report(
     path: Annotated[Path, typer.Argument(exists=True, help="Folder that `machete trace run` wrote, or its trace.npz.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Write report, timelines and tables into this folder again.")] = None,
 ) -> None:
     """Say where every SM-microsecond of a trace went, beside what the graph could not have been faster than."""
     from rich.console import Console
@@ -72,7 +72,10 @@ def report(
     from .trace import Trace
 
     try:
-        found = Trace.load(path / TRACE_FILE if path.is_dir() else path).report()
+        trace = Trace.load(path / TRACE_FILE if path.is_dir() else path)
+        found = trace.report()
+        if out is not None:
+            write_everything(trace, out)
     except MacheteError as error:
         _fail(error)
     if as_json:
@@ -87,6 +90,8 @@ def write_everything(trace: Trace, folder: Path) -> None:
     """The trace itself, and everything that is made from it, into a folder. `OutputError` if that cannot be."""
     from .csv_export import write_csv
     from .errors import OutputError
+    from .page import page
+    from .picture import picture
 
     found = trace.report()
     try:
@@ -94,12 +99,18 @@ def write_everything(trace: Trace, folder: Path) -> None:
         trace.save(folder / TRACE_FILE)
         with (folder / "spans.csv").open("w", encoding="utf-8", newline="") as file:
             write_csv(trace, file)
+        (folder / "timeline.html").write_text(page(trace), encoding="utf-8")
+        (folder / "timeline.svg").write_text(picture(trace), encoding="utf-8")
         (folder / "report.txt").write_text(f"{found}\n", encoding="utf-8")
         (folder / "report.json").write_text(found.to_json(), encoding="utf-8")
+        from .perfetto_export import write_perfetto  # last: whatever is wrong with protobuf, the rest is there
+
+        with (folder / "trace.perfetto").open("wb") as binary:
+            write_perfetto(trace, binary)
     except OSError as error:
         raise OutputError(
             what=f"cannot write to {folder}: {error.strerror or error}",
-            where="machete trace run --out",
+            where="machete trace --out",
             why="what was recorded is written into one folder",
             fix="name a folder that can be written to",
         ) from None
@@ -122,25 +133,13 @@ def _run_ops(file: Path, arch: str | None, num_sms: int | None, schedule: str) -
     from machete.megakernel import Megakernel
     from machete.megakernel.tooling import ops_of
 
+    from .wall import wall_us
+
     kernel = Megakernel(ops_of(file), arch=arch, num_sms=num_sms, schedule=schedule, trace=True)
     if kernel.simulated:
         kernel.run()
         return kernel, None
-    return kernel, timed(kernel.device.index or 0, kernel)
-
-
-def timed(device: int, launch: Callable[..., object]) -> float:
-    """µs between two events around one launch, after one that warms up."""
-    import torch
-
-    launch()
-    with torch.cuda.device(device):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        launch(sync=False)
-        end.record()
-        end.synchronize()
-    return 1000.0 * begin.elapsed_time(end)
+    return kernel, wall_us(kernel)
 
 
 def _run_program(file: Path, arguments: list[str]) -> list[Trace]:

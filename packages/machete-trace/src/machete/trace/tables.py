@@ -36,7 +36,7 @@ def tables_of(report: Report) -> Group:
 
 def text_of(report: Report) -> str:
     """The same as plain text."""
-    console = Console(file=io.StringIO(), width=140, color_system=None)
+    console = Console(file=io.StringIO(), width=160, color_system=None)
     console.print(tables_of(report))
     text = console.file.getvalue()  # type: ignore[attr-defined]
     return "\n".join(line.rstrip() for line in text.splitlines())

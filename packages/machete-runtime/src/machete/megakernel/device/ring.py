@@ -124,7 +124,7 @@ class LoadRing(_Ring):
     (pages at first, for how many pages, pages from then on) going, whole stages each.
     """
 
-    in_flight: tuple[int, int, int] | None = None
+    in_flight: Any = None  # three ints, or None for an op that is not throttled
 
     def acquire(self) -> Stage:
         """Wait until the next stage is free, and few enough bytes are on their way."""
