@@ -17,6 +17,7 @@ __all__ = [
     "DeviceError",
     "DtypeError",
     "ExtentError",
+    "HangError",
     "LaunchError",
     "MacheteError",
     "MissingTensorError",
@@ -143,6 +144,10 @@ class PlanError(MacheteError, ValueError):
 
 class LaunchError(MacheteError, RuntimeError):
     """A kernel could not be launched, or did not end in order."""
+
+
+class HangError(MacheteError, RuntimeError):
+    """A wait in a running kernel did not end, and the kernel was stopped; its results are worthless."""
 
 
 class SavedKernelError(MacheteError, ValueError):

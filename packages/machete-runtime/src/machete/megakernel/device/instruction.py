@@ -17,10 +17,10 @@ from machete.megakernel.plan.kinds import Kind
 from machete.megakernel.plan.program import FENCES, LOADER_WAITS, MAX_WAITS, TOTAL_SHIFT
 from machete.megakernel.plan.shared import RECORD_OFFSET
 
-from . import ptx, tracing
+from . import ptx
 from .dtypes import element_type
 from .ring import TmaHandle
-from .tracing import Recorder
+from .waiting import Waits
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,11 +92,11 @@ class Dependencies:
 
     clear: Any  # Int32 shared address of the slot's barrier
     parity: Any
-    recorder: Recorder | None
+    waits: Waits
 
     def wait(self) -> None:
         """Wait until everything that this instruction depends on has been written."""
-        tracing.wait(self.recorder, "dependency", self.clear, self.parity)
+        self.waits.until("dependency", self.clear, self.parity)
 
 
 class BoundOp:

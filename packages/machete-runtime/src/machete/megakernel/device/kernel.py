@@ -23,6 +23,7 @@ from . import ptx, tracing
 from .instruction import BoundOp, Dependencies, Instruction, TileRange
 from .ring import ComputeRing, LoadRing, StoreRing
 from .tracing import Hooks, Recorder
+from .waiting import Waits, prepare_alarm
 
 COMPUTE_WARPS = 8
 COMPUTE_THREADS = 32 * COMPUTE_WARPS
@@ -47,11 +48,12 @@ def _call(method, arguments):
 class PersistentKernel:
     """Traceable kernel for a set of kinds and a shared-memory layout; everything else is data."""
 
+    waits: Waits  # of the role whose code is being traced
+
     def __init__(
         self, kinds: tuple[Kind, ...], layout: SharedLayout, throttle: Throttle, hooks: Hooks | None = None
     ) -> None:
         self.hooks = hooks
-        self.recorder: Recorder | None = None  # of the role whose code is being traced
         self.kinds, self.layout, self.throttle = kinds, layout, throttle
         self.loads = any("load" in kind.declaration.phases for kind in kinds)
         self.stores = any("store" in kind.declaration.phases for kind in kinds)
@@ -99,20 +101,21 @@ class PersistentKernel:
 
     @cute.jit
     def _controller(self, base, begin, end, rows, waits, records, tickets, trace):
-        self._start("controller", trace)
+        self._start("controller", base, trace)
         position = ptx.registers(Int32, 0, 0)
         if const_expr(self.layout.one_queue):
             # What this SM takes out of the queue is finished by this SM, so it takes a row when it has room for it.
             self._await_slot(base, position)
             index = self._ticket(tickets)
-            while index < end:
+            while index < end and self.waits.given_up[0] == 0:
                 self._publish(base, position, rows, waits, records, index)
                 self._await_slot(base, position)
                 index = self._ticket(tickets)
         else:
             for index in cutlass.range(begin, end, unroll=1):
                 self._await_slot(base, position)
-                self._publish(base, position, rows, waits, records, index)
+                if self.waits.given_up[0] == 0:
+                    self._publish(base, position, rows, waits, records, index)
             self._await_slot(base, position)
         # Every role stops at this row, and retires its slot as the last thing that it does.
         slot = position[0]
@@ -120,12 +123,12 @@ class PersistentKernel:
         if ptx.lane_index() == 0:
             ptx.store_shared_word(Int32, self._slot(base, slot), Int32(END))
             ptx.mbarrier_arrive(self._at(base, self.layout.slot_full_offset, slot))
-        tracing.wait(self.recorder, "slot", self._at(base, self.layout.slot_free_offset, slot), position[1])
+        self.waits.until("slot", self._at(base, self.layout.slot_free_offset, slot), position[1])
 
     @cute.jit
     def _await_slot(self, base, position):
         free = self._at(base, self.layout.slot_free_offset, position[0])
-        tracing.wait(self.recorder, "slot", free, position[1] ^ 1)
+        self.waits.until("slot", free, position[1] ^ 1)
 
     @cute.jit
     def _ticket(self, tickets):
@@ -165,24 +168,29 @@ class PersistentKernel:
 
     @cute.jit
     def _kind(self, base, position):
-        """Wait for the next row; its kind, or `END`."""
+        """Wait for the next row; its kind, or `END`, which it is for a warp that gave up, too."""
         slot = position[0]
-        tracing.wait(self.recorder, "fetch", self._at(base, self.layout.slot_full_offset, slot), position[1])
-        return ptx.shared_word(Int32, self._slot(base, slot))
+        self.waits.until("fetch", self._at(base, self.layout.slot_full_offset, slot), position[1])
+        kind = ptx.shared_word(Int32, self._slot(base, slot))
+        if self.waits.given_up[0] != 0:
+            kind = Int32(END)
+        return kind
 
     @cute.jit
     def _watcher(self, base, waits, counters, trace):
-        self._start("watcher", trace)
+        self._start("watcher", base, trace)
         position = ptx.registers(Int32, 0, 0)
         lane = ptx.lane_index()
         while self._kind(base, position) != END:
             slot = position[0]
             instruction = Instruction.read(self._slot(base, slot))
+            self.waits.say(instruction.op, instruction.first)
             tracing.begin(self.recorder, "polling", instruction.op)
             for index in cutlass.range(lane, instruction.waits, 32, unroll=1):
                 counter, least = self._wait_entry(self._slot(base, slot), waits, instruction, index)
-                ptx.counter_wait(counters + Int64(counter) * self.layout.counter_bytes, least)
+                self.waits.counter(counters + Int64(counter) * self.layout.counter_bytes, least)
             cute.arch.sync_warp()
+            self.waits.meet()
             tracing.end(self.recorder, "polling")
             if lane == 0:
                 ptx.mbarrier_arrive(self._at(base, self.layout.slot_clear_offset, slot))
@@ -203,16 +211,17 @@ class PersistentKernel:
 
     @cute.jit
     def _loader(self, base, trace):
-        self._start("loader", trace)
+        self._start("loader", base, trace)
         position = ptx.registers(Int32, 0, 0)
         pages = ptx.registers(Int32, 0, 1, 0)  # a fresh `empty` barrier has parity 1 behind it: the first trip is free
         while self._kind(base, position) != END:
             slot = position[0]
             instruction = Instruction.read(self._slot(base, slot))
             tracing.begin(self.recorder, "instruction", instruction.op)
+            self.waits.say(instruction.op, instruction.first)
             if instruction.loader_waits:
                 clear = self._at(base, self.layout.slot_clear_offset, slot)
-                tracing.wait(self.recorder, "dependency", clear, position[1])
+                self.waits.until("dependency", clear, position[1])
                 ptx.fence_async()  # what the producers wrote through the generic proxy is read by copies
             for k in cutlass.range_constexpr(len(self.kinds)):
                 if const_expr("load" in self.kinds[k].declaration.phases):
@@ -222,13 +231,14 @@ class PersistentKernel:
             tracing.end(self.recorder, "instruction")
             self._next_slot(position)
         self._retire(base, position[0])
+        LoadRing(self.layout, base, pages, 1, self.waits).settle()
         self._stop()
 
     @cute.jit
     def _load_range(self, k: cutlass.Constexpr, base, slot, instruction, pages):
         kind = self.kinds[k]
         pages[2] = Int32(0)
-        ring = LoadRing(self.layout, base, pages, kind.stage_pages, self.recorder, self._in_flight(kind))
+        ring = LoadRing(self.layout, base, pages, kind.stage_pages, self.waits, self._in_flight(kind))
         if const_expr(self.mixed_stages):
             ring.align()
         self._run_tiles(k, "load", base, slot, instruction, {"ring": ring})
@@ -288,14 +298,22 @@ class PersistentKernel:
             ptx.mark(text, instruction.op, instruction.first, instruction.count, instruction.step)
         else:
             ptx.mark(f"{phase} of op {{0}} ({name}) tile {{1}}", instruction.op, tile)
+            self.waits.say(instruction.op, tile)
         method = getattr(bound.instance(), phase)
         tracing.begin(self.recorder, phase, Int32(-1) if tile is None else tile)
         _call(method, bound.arguments(phase, tile, available))
         tracing.end(self.recorder, phase)
 
-    def _start(self, role: str, trace: Int64 | None) -> None:
+    def _start(self, role: str, base, trace: Int64 | None) -> None:
         """From here on the code is that of `role`: the tracer's, too, if there is one."""
-        self.recorder = None if self.hooks is None else self.hooks.start(trace, role)
+        recorder = None if self.hooks is None else self.hooks.start(trace, role)
+        warp = cute.arch.thread_idx()[0] // 32
+        self.waits = Waits(base + self.layout.alarm_offset, warp, ptx.registers(Int32, 0), recorder)
+
+    @property
+    def recorder(self) -> Recorder | None:
+        """What the role's code tells a tracer."""
+        return self.waits.recorder
 
     def _stop(self) -> None:
         if self.recorder is not None:
@@ -308,7 +326,7 @@ class PersistentKernel:
 
     @cute.jit
     def _compute(self, base, counters, trace):
-        self._start("compute", trace)
+        self._start("compute", base, trace)
         position = ptx.registers(Int32, 0, 0)
         pages = ptx.registers(Int32, 0, 0)
         outputs = ptx.registers(Int32, 0, 0)
@@ -316,6 +334,7 @@ class PersistentKernel:
             slot = position[0]
             instruction = Instruction.read(self._slot(base, slot))
             tracing.begin(self.recorder, "instruction", instruction.op)
+            self.waits.say(instruction.op, instruction.first)
             for k in cutlass.range_constexpr(len(self.kinds)):
                 if instruction.kind == k:
                     self._compute_range(k, base, slot, position[1], instruction, pages, outputs, counters)
@@ -328,7 +347,7 @@ class PersistentKernel:
     @cute.jit
     def _compute_range(self, k: cutlass.Constexpr, base, slot, parity, instruction, pages, outputs, counters):
         kind = self.kinds[k]
-        dependencies = Dependencies(self._at(base, self.layout.slot_clear_offset, slot), parity, self.recorder)
+        dependencies = Dependencies(self._at(base, self.layout.slot_clear_offset, slot), parity, self.waits)
         if const_expr("dependencies" not in kind.declaration.phases["compute"]):
             dependencies.wait()
         elif const_expr(len(kind.declaration.early) > 0):
@@ -336,7 +355,7 @@ class PersistentKernel:
                 dependencies.wait()
         ring = None
         if const_expr(kind.stage_pages > 0):
-            ring = ComputeRing(self.layout, base, pages, kind.stage_pages, self.recorder, outputs)
+            ring = ComputeRing(self.layout, base, pages, kind.stage_pages, self.waits, outputs)
             if const_expr(self.mixed_stages):
                 ring.align()
         # An op that declares no pages gets an address outside shared memory: using it is an error, not an overlap.
@@ -371,13 +390,14 @@ class PersistentKernel:
 
     @cute.jit
     def _storer(self, base, counters, trace):
-        self._start("storer", trace)
+        self._start("storer", base, trace)
         position = ptx.registers(Int32, 0, 0)
         state = ptx.registers(Int32, 0, 0, 0, 0)
         while self._kind(base, position) != END:
             slot = position[0]
             instruction = Instruction.read(self._slot(base, slot))
             tracing.begin(self.recorder, "instruction", instruction.op)
+            self.waits.say(instruction.op, instruction.first)
             for k in cutlass.range_constexpr(len(self.kinds)):
                 if const_expr("store" in self.kinds[k].declaration.phases):
                     if instruction.kind == k:
@@ -391,7 +411,7 @@ class PersistentKernel:
     @cute.jit
     def _store_range(self, k: cutlass.Constexpr, base, slot, instruction, state, counters):
         kind = self.kinds[k]
-        ring = StoreRing(self.layout, base, state, kind.stage_pages, self.recorder, COMPUTE_WARPS)
+        ring = StoreRing(self.layout, base, state, kind.stage_pages, self.waits, COMPUTE_WARPS)
         self._run_tiles(k, "store", base, slot, instruction, {"ring": ring})
         tracing.begin(self.recorder, "drain")
         ring.drain()
@@ -453,6 +473,8 @@ class PersistentKernel:
         num_descriptors: Int32,
         counters: Int64,
         num_counters: Int32,
+        report: Int64,
+        patience: Int64,
         trace: Int64 | None,
     ):
         thread = cute.arch.thread_idx()[0]
@@ -461,6 +483,8 @@ class PersistentKernel:
         base = Int32(cute.arch.get_dyn_smem(cutlass.Uint8, alignment=1024).toint())
         if thread == 0:
             self._init_barriers(base)
+            alarm = counters + Int64(num_counters + 1) * self.layout.counter_bytes
+            prepare_alarm(base + self.layout.alarm_offset, alarm, report, patience, cta)
         cute.arch.sync_threads()
         queue = Int32(0) if const_expr(self.layout.one_queue) else cta
         begin = ptx.global_word(Int32, queue_begin + Int64(queue) * 4)
@@ -501,6 +525,8 @@ class PersistentKernel:
         num_descriptors: Int32,
         counters: Int64,
         num_counters: Int32,
+        report: Int64,
+        patience: Int64,
         trace: Int64 | None,
         stream,
     ):
@@ -509,7 +535,17 @@ class PersistentKernel:
         `trace` is None without hooks; then the kernel has no such parameter.
         """
         self.kernel(
-            queue_begin, rows, waits, records, descriptors, num_descriptors, counters, num_counters, trace
+            queue_begin,
+            rows,
+            waits,
+            records,
+            descriptors,
+            num_descriptors,
+            counters,
+            num_counters,
+            report,
+            patience,
+            trace,
         ).launch(
             grid=[1, 1, 1],  # whoever launches the compiled kernel decides
             block=[THREADS, 1, 1],

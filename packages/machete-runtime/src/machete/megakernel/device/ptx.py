@@ -1,20 +1,25 @@
 """The PTX that the device loop needs, one short function per instruction.
 
 Shared-memory addresses are Int32 (the shared window), global addresses Int64. Every function is called inside traced
-code; none has control flow of its own except the bounded waits, whose loops are PTX so that a wait is one opaque
+code; none has control flow of its own except the waits, whose loops are PTX so that a wait is one opaque
 statement to the compiler. Section names are those of the PTX ISA manual.
 """
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32, Uint32
+from cutlass import Int32, Int64, Numeric, Uint32
+from cutlass._mlir.dialects import llvm
+from cutlass.cutlass_dsl import T
 
 _ptx = cute.arch.inline_ptx
 
-# A wait that was retried this often has lost its signal. `try_wait` suspends the warp for a while each time, so this is
-# seconds, far beyond any legitimate wait; the trap turns a hang into a launch error.
-BARRIER_TRIES = 2_000_000
-COUNTER_TRIES = 20_000_000
+
+def _inline(text: str, constraints: str, *operands: Numeric) -> Int32:
+    """PTX that names special registers, which `inline_ptx` takes for operands; `$0` is an Int32 result."""
+    values = [operand.ir_value() for operand in operands]
+    dialect = llvm.AsmDialect.AD_ATT
+    options = {"has_side_effects": True, "is_align_stack": False, "asm_dialect": dialect}
+    return Int32(llvm.inline_asm(T.i32(), values, text, constraints, **options))
 
 
 def mbarrier_init(barrier, count) -> None:
@@ -42,8 +47,83 @@ def mbarrier_expect(barrier, nbytes) -> None:
     _ptx("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [{$r0}], {$r1};", read_only_args=[barrier, nbytes])
 
 
-def mbarrier_wait(barrier, parity) -> None:
-    """Wait until the phase of parity `parity` is complete (mbarrier.try_wait.parity, acquire at CTA scope)."""
+_QUIET_TRIES = 64  # before a wait looks at the alarm and at the clock
+
+
+def _judge(reason: int, where: str) -> str:
+    """What a wait does now and then that has not ended for a while: back to LAB_RETRY, or give up.
+
+    `$2`, `$3` are the shared addresses of the head of the alarm and of the warp's status (`device.waiting`), `$4` is
+    what was expected, and `where` an instruction that puts what was waited for into the register of that name.
+    """
+    passive = "" if reason else "bra LAB_RETRY;"
+    return f"""
+ld.volatile.shared.u32 word, [$2+16];
+setp.ne.u32 done, word, 0;
+@done bra LAB_GIVE_UP;
+ld.shared.u64 place, [$2];
+ld.relaxed.gpu.global.u32 word, [place];
+setp.ne.u32 done, word, 0;
+@done bra LAB_ALARM;
+{passive}
+ld.shared.u64 patience, [$2+24];
+setp.eq.u64 done, patience, 0;
+@done bra LAB_RETRY;
+mov.u64 now, %globaltimer;
+setp.eq.u32 done, tries, {_QUIET_TRIES};
+@done mov.u64 begun, now;
+sub.u64 now, now, begun;
+setp.lt.u64 done, now, patience;
+@done bra LAB_RETRY;
+atom.relaxed.gpu.global.cas.b32 word, [place], 0, 1;
+setp.ne.u32 done, word, 0;
+@done bra LAB_ALARM;
+ld.shared.u64 place, [$2+8];
+ld.shared.u32 word, [$2+20];
+sub.u32 tries, $3, $2;
+{where}
+st.global.v4.u32 [place], {{{reason}, word, tries, where}};
+ld.shared.v2.u32 {{word, tries}}, [$3];
+st.global.v4.u32 [place+16], {{word, tries, $4, seen}};
+LAB_ALARM:
+st.volatile.shared.u32 [$2+16], 1;
+LAB_GIVE_UP:
+mov.u32 $0, 1;
+"""
+
+
+_WAIT_REGISTERS = """
+.reg .pred done;
+.reg .u32 tries, word, seen, where;
+.reg .u64 place, patience, now, begun;
+mov.u32 $0, 0;
+"""
+
+
+def mbarrier_wait(barrier, parity, head, status, reason: int) -> Int32:
+    """Wait until the phase of parity `parity` is complete (mbarrier.try_wait.parity, acquire at CTA scope).
+
+    Returns 0; or 1 if the wait was given up: `device.waiting` says what `head`, `status` and `reason` are. With
+    reason 0 it is given up only where another was.
+    """
+    attempt = "mbarrier.try_wait.parity.shared::cta.b64 done, [$1], $4;\n@done bra LAB_DONE;\n"
+    text = f"""{{{_WAIT_REGISTERS}{attempt}
+mov.u32 tries, 0;
+mov.u32 seen, 0;
+LAB_RETRY:
+{attempt}
+add.u32 tries, tries, 1;
+and.b32 word, tries, {_QUIET_TRIES - 1};
+setp.ne.u32 done, word, 0;
+@done bra LAB_RETRY;
+{_judge(reason, "sub.u32 where, $1, $2;")}
+LAB_DONE:
+}}"""
+    return _inline(text, "=&r,r,r,r,r", Int32(barrier), Int32(head), Int32(status), Int32(parity))
+
+
+def mbarrier_settle(barrier, parity, tries: int) -> None:
+    """Wait until the phase is complete, or has been tried for so often: for copies that are on their way."""
     _ptx(
         """{
 .reg .pred done;
@@ -53,12 +133,11 @@ LAB_RETRY:
 mbarrier.try_wait.parity.shared::cta.b64 done, [{$r0}], {$r1};
 @done bra LAB_DONE;
 add.u32 tries, tries, 1;
-setp.gt.u32 done, tries, %d;
-@done trap;
-bra LAB_RETRY;
+setp.lt.u32 done, tries, %d;
+@done bra LAB_RETRY;
 LAB_DONE:
 }"""
-        % BARRIER_TRIES,
+        % tries,
         read_only_args=[barrier, parity],
     )
 
@@ -73,35 +152,40 @@ def mbarrier_test(barrier, parity) -> Int32:
     )
 
 
+def any_lane(value) -> Int32:
+    """vote.sync.any: 1 if the value is not 0 in some lane of the warp, else 0."""
+    return _ptx(
+        "{ .reg .pred p; setp.ne.u32 p, {$r0}, 0; vote.sync.any.pred p, p, -1; selp.b32 {$w0}, 1, 0, p; }",
+        write_only_types=[Int32],
+        read_only_args=[value],
+    )
+
+
 def trap() -> None:
     """trap: end the kernel with an error."""
     _ptx("trap;")
 
 
-def counter_wait(address, threshold) -> None:
+def counter_wait(address, threshold, head, status, reason: int) -> Int32:
     """Poll a global counter (ld.relaxed.gpu) until it reaches `threshold`; then fence.acquire.gpu makes it an acquire.
 
-    An acquire in the loop would throw away the L1 cache after every poll.
+    An acquire in the loop would throw away the L1 cache after every poll. Returns 0; or 1 if the wait was given up:
+    `device.waiting` says what `head`, `status` and `reason` are.
     """
-    _ptx(
-        """{
-.reg .pred done;
-.reg .u32 tries, seen;
+    attempt = "ld.relaxed.gpu.global.u32 seen, [$1];\nsetp.ge.u32 done, seen, $4;\n@done bra LAB_DONE;\n"
+    text = f"""{{{_WAIT_REGISTERS}
 mov.u32 tries, 0;
 LAB_RETRY:
-ld.relaxed.gpu.global.u32 seen, [{$r0}];
-setp.ge.u32 done, seen, {$r1};
-@done bra LAB_DONE;
+{attempt}
 add.u32 tries, tries, 1;
-setp.gt.u32 done, tries, %d;
-@done trap;
-bra LAB_RETRY;
+and.b32 word, tries, {_QUIET_TRIES - 1};
+setp.ne.u32 done, word, 0;
+@done bra LAB_RETRY;
+{_judge(reason, "cvt.u32.u64 where, $1;")}
 LAB_DONE:
 fence.acquire.gpu;
-}"""
-        % COUNTER_TRIES,
-        read_only_args=[address, threshold],
-    )
+}}"""
+    return _inline(text, "=&r,l,r,r,r", Int64(address), Int32(head), Int32(status), Int32(threshold))
 
 
 def counter_signal(address) -> None:

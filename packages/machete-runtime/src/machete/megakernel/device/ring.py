@@ -24,7 +24,10 @@ from cutlass import Int32, Int64
 from machete.megakernel.plan.shared import SharedLayout
 
 from . import ptx, tracing
-from .tracing import Recorder
+from .waiting import Waits
+
+#: How often the loader of a kernel that gave up tries for each page: milliseconds, far longer than any copy takes.
+SETTLING_TRIES = 10_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +79,7 @@ class _Ring:
     base: Any  # Int32 shared address of the kernel's dynamic shared memory
     state: Any  # register array: [page, parity, …]
     stage_pages: int
-    recorder: Recorder | None
+    waits: Waits
 
     @property
     def _stage_bytes(self) -> int:
@@ -93,11 +96,15 @@ class _Ring:
         return self.base + (index * 8 + offset)
 
     def _wait(self, cause: str, offset: int, index, parity) -> None:
-        tracing.wait(self.recorder, cause, self._barrier(offset, index), parity)
+        self.waits.until(cause, self._barrier(offset, index), parity)
 
     def _record_stage(self) -> None:
-        if self.recorder is not None:
-            self.recorder.stage()
+        if self.waits.recorder is not None:
+            self.waits.recorder.stage()
+
+    def _goes_on(self):
+        """Whether this warp has had every wait fulfilled; else it must not touch what it has not got."""
+        return self.waits.given_up[0] == 0
 
     def _stage(self, page) -> Stage:
         return Stage(
@@ -158,9 +165,10 @@ class LoadRing(_Ring):
     @cute.jit
     def _pass_followers(self, page):
         # Waiters look at a stage's first page only; the others flip here so that their parities keep step.
-        with cute.arch.elect_one():
-            for i in cutlass.range_constexpr(1, self.stage_pages):
-                ptx.mbarrier_arrive(self._barrier(self.layout.full_offset, page + i))
+        if self._goes_on():
+            with cute.arch.elect_one():
+                for i in cutlass.range_constexpr(1, self.stage_pages):
+                    ptx.mbarrier_arrive(self._barrier(self.layout.full_offset, page + i))
 
     @cute.jit
     def load_span(self, stage, tensor, first, count, offset: cutlass.Constexpr = 0):
@@ -176,7 +184,7 @@ class LoadRing(_Ring):
         source = tensor.iterator.toint() + Int64(first) * itemsize
         target = stage.address + offset
         lane = ptx.lane_index()
-        if bulk > 0:
+        if bulk > 0 and self._goes_on():
             with cute.arch.elect_one():
                 ptx.mbarrier_expect(stage.full, bulk)
                 ptx.bulk_load(target, source, bulk, stage.full)
@@ -187,23 +195,36 @@ class LoadRing(_Ring):
     @cute.jit
     def load_bytes(self, stage, source, nbytes, offset):
         """Copy `nbytes` (Int32, a multiple of 16) from global address `source` (Int64, of 16) into the stage."""
-        with cute.arch.elect_one():
-            ptx.mbarrier_expect(stage.full, nbytes)
-            ptx.bulk_load(stage.address + offset, source, nbytes, stage.full)
+        if self._goes_on():
+            with cute.arch.elect_one():
+                ptx.mbarrier_expect(stage.full, nbytes)
+                ptx.bulk_load(stage.address + offset, source, nbytes, stage.full)
 
     @cute.jit
     def load_tile(self, stage, handle, coordinates, offset: cutlass.Constexpr = 0):
         """Copy one TMA box at `coordinates` (elements, outer to inner); what is outside the tensor becomes zero."""
-        with cute.arch.elect_one():
-            ptx.mbarrier_expect(stage.full, Int32(handle.nbytes))
-            ptx.tma_load(stage.address + offset, handle.address, coordinates[::-1], stage.full)
+        if self._goes_on():
+            with cute.arch.elect_one():
+                ptx.mbarrier_expect(stage.full, Int32(handle.nbytes))
+                ptx.tma_load(stage.address + offset, handle.address, coordinates[::-1], stage.full)
 
     @cute.jit
     def commit(self, stage):
         """No more copies into this stage: it is full when those issued have landed."""
         cute.arch.sync_warp()
-        with cute.arch.elect_one():
-            ptx.mbarrier_arrive(stage.full)
+        if self._goes_on():
+            with cute.arch.elect_one():
+                ptx.mbarrier_arrive(stage.full)
+
+    @cute.jit
+    def settle(self):
+        """At the end of a kernel that gave up: copies that are on their way land before the shared memory is gone."""
+        if self.waits.given_up[0] != 0:
+            for page in cutlass.range(self.layout.ring_pages, unroll=1):
+                parity = self.state[1]
+                if page < self.state[0]:
+                    parity = parity ^ 1
+                ptx.mbarrier_settle(self._barrier(self.layout.full_offset, page), parity, SETTLING_TRIES)
 
     @cute.jit
     def align(self):
@@ -211,7 +232,7 @@ class LoadRing(_Ring):
         while self.state[0] % self.stage_pages != 0:
             page = self.state[0]
             self._wait("page", self.layout.empty_offset, page, self.state[1])
-            if ptx.lane_index() == 0:
+            if ptx.lane_index() == 0 and self._goes_on():
                 ptx.mbarrier_arrive(self._barrier(self.layout.full_offset, page))
             self._advance(1)
 
@@ -294,9 +315,17 @@ class StoreRing(_Ring):
         slot = self.state[0]
         self._free_if_idle(slot)
         self._wait("results", self.layout.out_full_offset, slot, self.state[1])
-        page = ptx.shared_word(Int32, self.base + (slot * 4 + self.layout.out_page_offset))
+        page = self._forwarded(slot)
         self._next()
         return self._stage(page)
+
+    @cute.jit
+    def _forwarded(self, slot):
+        """The page that compute has handed over, if it has."""
+        page = Int32(0)
+        if self._goes_on():
+            page = ptx.shared_word(Int32, self.base + (slot * 4 + self.layout.out_page_offset))
+        return page
 
     @cute.jit
     def _free_if_idle(self, slot):
@@ -327,7 +356,7 @@ class StoreRing(_Ring):
         target = tensor.iterator.toint() + Int64(first) * itemsize
         source = stage.address + offset
         lane = ptx.lane_index()
-        if bulk > 0:
+        if bulk > 0 and self._goes_on():
             with cute.arch.elect_one():
                 ptx.bulk_store(target, source, bulk)
         if lane * itemsize < nbytes - bulk:
@@ -338,8 +367,9 @@ class StoreRing(_Ring):
     @cute.jit
     def store_tile(self, stage, handle, coordinates, offset: cutlass.Constexpr = 0):
         """Copy one TMA box to `coordinates` (elements, outer to inner); what is outside the tensor is dropped."""
-        with cute.arch.elect_one():
-            ptx.tma_store(handle.address, coordinates[::-1], stage.address + offset)
+        if self._goes_on():
+            with cute.arch.elect_one():
+                ptx.tma_store(handle.address, coordinates[::-1], stage.address + offset)
 
     @cute.jit
     def release(self, stage):
@@ -349,17 +379,17 @@ class StoreRing(_Ring):
             ptx.bulk_commit()
         self.state[3] = self.state[3] + 1
         if self.state[3] == self.layout.output_slots:
-            tracing.begin(self.recorder, "drain")
+            tracing.begin(self.waits.recorder, "drain")
             if ptx.lane_index() == 0:
                 ptx.bulk_wait_read(self.layout.output_slots - 1)
             self._free_oldest()
-            tracing.end(self.recorder, "drain")
+            tracing.end(self.waits.recorder, "drain")
 
     @cute.jit
     def _free_oldest(self):
         slot = self.state[2]
         cute.arch.sync_warp()
-        if ptx.lane_index() == 0:
+        if ptx.lane_index() == 0 and self._goes_on():
             page = ptx.shared_word(Int32, self.base + (slot * 4 + self.layout.out_page_offset))
             for i in cutlass.range_constexpr(self.stage_pages):
                 ptx.mbarrier_arrive_many(self._barrier(self.layout.empty_offset, page + i), self.compute_warps)

@@ -6,8 +6,6 @@ Without a tracer every function here adds nothing: the kernel is the same as if 
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from . import ptx
-
 #: The warps that record: "watcher" is the half of the controller that polls dependencies.
 ROLES = ("controller", "watcher", "loader", "compute", "storer")
 
@@ -76,11 +74,3 @@ def end(recorder: Recorder | None, span: str) -> None:
     """Tell the recorder, if there is one, that a span ends."""
     if recorder is not None:
         recorder.end(span)
-
-
-def wait(recorder: Recorder | None, cause: str, barrier: Any, parity: Any) -> None:
-    """Wait until the phase of parity `parity` of an mbarrier is complete."""
-    if recorder is None:
-        ptx.mbarrier_wait(barrier, parity)
-    else:
-        recorder.wait(cause, lambda: ptx.mbarrier_test(barrier, parity), lambda: ptx.mbarrier_wait(barrier, parity))

@@ -44,6 +44,8 @@ def compile_kernel(
         Int32(0),
         Int64(0),
         Int32(0),
+        Int64(0),
+        Int64(0),
         None if hooks is None else Int64(0),
         make_fake_stream(),
     )

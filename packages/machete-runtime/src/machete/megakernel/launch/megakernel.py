@@ -6,6 +6,7 @@ import logging
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ from machete.megakernel.abi.target import Target, Throttle
 from machete.megakernel.plan.plan import Plan
 
 from . import tensormap
+from .alarm import hang
 from .artefact import Artefact
 from .binding import Argument, Binding, Replacements
 from .capture import setting_up
@@ -46,6 +48,8 @@ DEFAULT_TARGET = "sm_90a"
 UNCHANGED: Replacements = ()
 SIMULATED_SMS = 4  # enough CTAs for real concurrency, few enough to be quick
 MOST_SIMULATED_SMS = 1024
+DEFAULT_PATIENCE = 1_000_000_000  # ns
+MOST_SECONDS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -88,6 +92,8 @@ class Megakernel:
         profile: measured µs of one tile by kind (`kernel.plan.kinds`), for the plan's cost model.
         trace: have the installed tracer record what the kernel does; see `trace_buffer`.
         seed: order in which the simulator interleaves warps and completes copies.
+        timeout: seconds that a wait in the kernel may take before the kernel is stopped; 0 waits for ever. Default:
+            1 on a GPU; 0 on the simulator, which names a deadlock itself.
 
     Attributes:
         tensors: of a kernel that was loaded, its tensors by name, as it was loaded with them.
@@ -107,6 +113,7 @@ class Megakernel:
         schedule: str = "auto",
         profile: Mapping[str, float] | None = None,
         trace: bool = False,
+        timeout: float | None = None,
     ) -> None:
         ops = _checked(ops)
         device = ops[0].device
@@ -118,7 +125,7 @@ class Megakernel:
         plan = Plan.build(lowered, target, num_sms, schedule=schedule, profile=profile or {})
         plan.verify()
         self._tracing: Tracing | None = find_tracer()(plan) if is_traced(self, trace) else None
-        self._set_up(device, lowered, arena_bytes, plan, seed)
+        self._set_up(device, lowered, arena_bytes, plan, seed, timeout)
 
     def _set_up(
         self,
@@ -127,6 +134,7 @@ class Megakernel:
         arena_bytes: int,
         plan: Plan,
         seed: int,
+        timeout: float | None = None,
         artefact: Artefact | None = None,
     ) -> None:
         """A kernel that is planned, and, if it was saved, compiled."""
@@ -136,6 +144,7 @@ class Megakernel:
         self.report: RunReport | None = None
         self._ops, self._arena_bytes = ops, arena_bytes
         self._artefact = artefact
+        self._patience = _checked_timeout(timeout, device)
         self._bound: _Bound | None = None
         self._lock = threading.RLock()
         self._launched = RunReport(str(device), self.target.name)
@@ -176,6 +185,7 @@ class Megakernel:
         tensors: Mapping[str, torch.Tensor] | None = None,
         device: torch.device | str | None = None,
         seed: int = 0,
+        timeout: float | None = None,
     ) -> "Megakernel":
         """A kernel that `save` wrote. Nothing is traced, compiled or planned, and the DSL is not imported.
 
@@ -187,7 +197,7 @@ class Megakernel:
                 zero; `kernel.tensors` has all of them.
             device: where to run: by default where the tensors are, else the first card of the kernel's target, else
                 "cpu", the simulator.
-            seed: as for `Megakernel`.
+            seed, timeout: as for `Megakernel`.
 
         Raises:
             SavedKernelError: the file is damaged, no kernel, or one that another runtime has saved.
@@ -209,7 +219,7 @@ class Megakernel:
             )
         kernel = cls.__new__(cls)
         kernel._tracing = None
-        kernel._set_up(where, saved.ops(where), saved.arena_bytes, saved.plan, seed, saved.artefact)
+        kernel._set_up(where, saved.ops(where), saved.arena_bytes, saved.plan, seed, timeout, saved.artefact)
         kernel.tensors = {name: given[name] if name in given else allocate(info) for name, info in infos.items()}
         bound = kernel._bind()
         for name, info in infos.items():
@@ -268,6 +278,7 @@ class Megakernel:
             return self._launched
         if runs:
             torch.cuda.current_stream(self.device).synchronize()
+            bound.check()
         self.report = report = RunReport(str(self.device), self.target.name, time.perf_counter() - started)
         return report
 
@@ -284,6 +295,15 @@ class Megakernel:
             return None
         bound = self._bound or self._bind()
         return bound.trace
+
+    def check(self) -> None:
+        """Raise a `HangError` if a launch that was not waited for, or a graph of one, was stopped.
+
+        `run` does so too: with `sync=True` for its own launch, else for those before on its stream.
+        """
+        if self._bound is not None:
+            with self._lock:
+                self._bound.check()
 
     def argument(self, tensor: torch.Tensor) -> Argument:
         """Declare a bound tensor to be an argument: what stands for it in `run(replace=[(argument, other)])` for good.
@@ -302,6 +322,7 @@ class Megakernel:
         started = time.perf_counter()
         parameters, regions = bound.state.parameters(), bound.state.regions(bound.binding)
         result = simulate(self.compile(), parameters, regions, self.plan.num_sms, self.seed, progress)
+        bound.check()
         seconds = time.perf_counter() - started
         return RunReport(
             "simulator",
@@ -324,6 +345,7 @@ class Megakernel:
                         self.device,
                         artefact,
                         self._lock,
+                        self._patience,
                         None if self._tracing is None else self._tracing.buffer_bytes,
                     )
                 self._ops = self._bound.binding.ops  # from now on the binding alone keeps tensors alive
@@ -341,6 +363,7 @@ class _Bound:
         device: torch.device,
         artefact: Artefact,
         lock: threading.RLock,
+        patience: int,
         trace_bytes: int | None,
     ) -> None:
         """`lock` is held by whoever changes the binding, until the first launch with it, and by whoever copies it."""
@@ -354,7 +377,9 @@ class _Bound:
         views = [view for view in self.binding.views if view.info.address >= ARENA]
         temporaries = np.array([word for view in views for word in self.binding.words(view)], dtype=np.int64)
 
-        self.make_state = functools.partial(LaunchState, tables, image, temporaries, arena_bytes, device)
+        self._plan, self._patience = plan, patience
+        self._state = functools.partial(LaunchState, tables, image, temporaries, arena_bytes, device, patience)
+        self._states: weakref.WeakSet[LaunchState] = weakref.WeakSet()  # those of graphs live as long as the graphs
         self._image, self._lock = image, lock
         self.state: LaunchState | None = None  # on the simulator
         if on_gpu:
@@ -368,6 +393,12 @@ class _Bound:
             )
         else:
             self.state = self.make_state()
+
+    def make_state(self) -> LaunchState:
+        """Memory for launches that follow each other."""
+        state = self._state()
+        self._states.add(state)
+        return state
 
     def change(self, arguments: Mapping[str, object], replaced: Replacements, extents: object) -> None:
         """Rebind; raises before anything changes. The caller holds the lock."""
@@ -399,8 +430,24 @@ class _Bound:
         if launcher.changes:
             with self._lock:
                 launcher.catch_up()
+        if launcher.given_up():
+            self._stopped(launcher.state)
         launcher.launch()
         return True
+
+    def check(self) -> None:
+        """Raise a `HangError` if a launch was given up, on whatever stream or in whatever graph."""
+        for state in list(self._states):
+            if state.report_words[0]:
+                self._stopped(state)
+
+    def _stopped(self, state: LaunchState) -> None:
+        """Make the state fit for another launch, and raise what its report says."""
+        if self.state is None:
+            torch.cuda.synchronize(self._index)
+        error = hang(state.report_words.tolist(), self._plan, state.counters.data_ptr(), self._patience / 1e9)
+        state.reset()
+        raise error
 
 
 def _chosen_target(device: torch.device, arch: str | None) -> Target:
@@ -449,6 +496,20 @@ def _checked_sms(num_sms: object, device: torch.device) -> int:
             fix="leave num_sms out to use every SM",
         )
     return num_sms
+
+
+def _checked_timeout(timeout: object, device: torch.device) -> int:
+    """Nanoseconds that a wait may take: as asked for, or the default of the device."""
+    if timeout is None:
+        return 0 if device.type == "cpu" else DEFAULT_PATIENCE
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 <= timeout <= MOST_SECONDS:
+        raise PlanError(
+            what=f"timeout={timeout!r}",
+            where="Megakernel(ops, timeout=…)",
+            why=f"it is a number of seconds from 0 (wait for ever) to {MOST_SECONDS}",
+            fix="leave timeout out, unless a wait may rightly take longer than a second",
+        )
+    return round(timeout * 1e9)
 
 
 def _checked(ops: Iterable[ScheduledOp]) -> list[ScheduledOp]:

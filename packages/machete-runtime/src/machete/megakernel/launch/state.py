@@ -15,6 +15,7 @@ from .binding import Binding
 from .image import Image
 from .temporaries import ARENA
 
+REPORT_WORDS = 8
 _ALIGNMENT = 256  # of sections: descriptors need 64 bytes, counters and tables start on cache lines
 
 
@@ -28,8 +29,8 @@ class Tables:
             upload(array, device) for array in (program.queue_begin, program.rows, program.waits)
         )
         self.num_counters = program.num_counters
-        # One counter more than the program has: the first counts CTAs that have finished.
-        self.counter_bytes = plan.shared.counter_bytes * (program.num_counters + 1)
+        # Two more than the program has: the first counts CTAs that have finished, the last is the alarm.
+        self.counter_bytes = plan.shared.counter_bytes * (program.num_counters + 2)
         self.trace = None if trace_bytes is None else empty(trace_bytes, device).zero_()
 
     @property
@@ -42,8 +43,20 @@ class Tables:
 class LaunchState:
     """Memory of launches that run one after another."""
 
-    def __init__(self, tables: Tables, image: Image, arena_words: np.ndarray, arena_bytes: int, device: torch.device):
-        """`arena_words` are the positions in the image of addresses of temporaries."""
+    def __init__(
+        self,
+        tables: Tables,
+        image: Image,
+        arena_words: np.ndarray,
+        arena_bytes: int,
+        device: torch.device,
+        patience: int,
+    ):
+        """`arena_words`: where in the image addresses of temporaries are. `patience`: ns that a wait may take, or 0."""
+        self._patience = patience
+        #: int32 in memory of the host: what a warp that gave up has written (`launch.alarm`), zeros before.
+        self.report = torch.zeros(REPORT_WORDS, dtype=torch.int32, pin_memory=device.type == "cuda")
+        self.report_words = self.report.numpy()
         self._tables, self._num_descriptors = tables, image.num_descriptors
         self.data = empty(image.words.nbytes, device)
         self.counters = empty(tables.counter_bytes, device)
@@ -66,8 +79,15 @@ class LaunchState:
             (self._num_descriptors, 4),
             (self.counters.data_ptr(), 8),
             (tables.num_counters, 4),
+            (self.report.data_ptr(), 8),
+            (self._patience, 8),
             *trace,
         ]
+
+    def reset(self) -> None:
+        """After a launch that was given up, and has ended: counters, alarm and report are as before the first."""
+        self.counters.zero_()
+        self.report_words[:] = 0
 
     def set_words(self, positions: np.ndarray, values: np.ndarray) -> None:
         """Change the data at once; for a state in the memory of the host."""
@@ -81,6 +101,7 @@ class LaunchState:
             (self._tables.waits, "waits", False),
             (self.data, "op records and TMA descriptors", False),
             (self.counters, "counters", True),
+            (self.report, "report of a wait that was given up", True),
             (self.arena, "temporaries", True),
         ]
         if self._tables.trace is not None:

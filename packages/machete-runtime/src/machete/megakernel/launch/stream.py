@@ -25,9 +25,14 @@ class StreamLauncher:
     def __init__(self, artefact: Artefact, image: Image, state: LaunchState, device: int, num_sms: int, stream: int):
         self._image, self.state = image, state
         self._parameters = Parameters(state.parameters())
+        self._report = state.report_words
         self._patcher = Patcher(state.data.data_ptr(), stream, device)
         self.changes: dict[Change, None] = {}
         self.launch = prepare(artefact, device, num_sms, self._parameters, stream)
+
+    def given_up(self) -> bool:
+        """Whether a launch before has reported a wait that did not end."""
+        return bool(self._report[0])
 
     def catch_up(self) -> None:
         """Write all pending changes, after the launches before and before the next one. The caller holds a lock."""

@@ -27,6 +27,9 @@ MBARRIER_BYTES = 8
 #: A counter has a cache line of its own: polling one does not slow down signalling another.
 COUNTER_BYTES = 128
 RESIDENT_ALIGNMENT = 128
+#: The head of the alarm: addresses of alarm and report, seen, CTA, patience; then 8 bytes of status for each warp.
+ALARM_STATUS = 32
+ALARM_BYTES = ALARM_STATUS + 12 * 8
 
 
 @dataclass(frozen=True)
@@ -135,9 +138,14 @@ class SharedLayout:
         return self.slot_free_offset + self.slots * MBARRIER_BYTES
 
     @property
+    def alarm_offset(self) -> int:
+        """The head of the alarm, with which waits that do not end are reported (`device.waiting`)."""
+        return -(-(self.out_page_offset + self.output_slots * 4) // 16) * 16
+
+    @property
     def total_bytes(self) -> int:
         """Dynamic shared memory that the kernel asks for."""
-        return -(-(self.out_page_offset + self.output_slots * 4) // 16) * 16
+        return self.alarm_offset + ALARM_BYTES
 
     def check(self, kinds: Sequence[Kind], target: Target) -> None:
         """Raise `PlanError` unless this layout serves all the kinds on the target."""

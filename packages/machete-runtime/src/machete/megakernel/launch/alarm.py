@@ -1,0 +1,62 @@
+"""What a warp that gave up waiting has reported, in words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from machete.megakernel.abi.errors import HangError
+from machete.megakernel.plan.plan import Plan
+from machete.megakernel.plan.shared import ALARM_STATUS, MBARRIER_BYTES, SharedLayout
+
+#: Who waited for what, by the number that the report has for it: 1 + the position in `device.waiting.REASONS`.
+REASONS = {
+    4: ("the loader", "a free page of the ring: compute or the store phase has not released it"),
+    5: ("the loader", "copies on their way to land"),
+    6: ("a compute warp", "copies into a stage to land: the loader has not filled it"),
+    7: ("a compute warp", "a free place on the way to the store phase"),
+    8: ("the storer", "results: compute has not forwarded the stage"),
+    9: ("the watcher", "signals of other instructions"),
+}
+COUNTER = 9
+ROLES = (*(f"compute warp {warp}" for warp in range(8)), "controller", "loader", "storer", "watcher")
+
+
+def hang(words: list[int], plan: Plan, counters: int, seconds: float) -> HangError:
+    """The error for a report; `counters` is the address of the launch's counters, `seconds` its patience."""
+    reason, cta, offset, place, op, tile, expected, seen = words
+    who, what = REASONS[reason]
+    role = ROLES[(offset - ALARM_STATUS) // 8]
+    if reason == COUNTER:
+        number = (place - counters % 2**32) % 2**32 // plan.shared.counter_bytes
+        barrier = f"counter {number - 1}"
+        state = f"expected at least {expected % 2**32}, seen {seen % 2**32}"
+    else:
+        barrier = barrier_name(plan.shared, place + plan.shared.alarm_offset)
+        state = f"expected the end of its phase of parity {expected}, which has not come"
+    where = f"SM {cta}, {role}"
+    if 0 <= op < len(plan.ops):
+        where += f", op {op} ({plan.kinds[plan.ops[op].kind].name})" + (f", tile {tile}" if tile >= 0 else "")
+    return HangError(
+        what=f"{who} waited {seconds:g} s for {what}",
+        where=where,
+        why=f"{barrier}: {state}; the kernel was stopped, and its results are worthless",
+        fix="run the ops on CPU tensors: the simulator names what every warp waits for; "
+        "if a wait may take longer, pass Megakernel(…, timeout=seconds)",
+    )
+
+
+def barrier_name(layout: SharedLayout, offset: int) -> str:
+    """Name and number of the mbarrier at a byte offset of the kernel's shared memory."""
+    areas: dict[str, Any] = {
+        "full": (layout.full_offset, layout.ring_pages),
+        "empty": (layout.empty_offset, layout.ring_pages),
+        "out_full": (layout.out_full_offset, layout.output_slots),
+        "out_empty": (layout.out_empty_offset, layout.output_slots),
+        "slot_full": (layout.slot_full_offset, layout.slots),
+        "slot_clear": (layout.slot_clear_offset, layout.slots),
+        "slot_free": (layout.slot_free_offset, layout.slots),
+    }
+    for name, (begin, count) in areas.items():
+        if begin <= offset < begin + count * MBARRIER_BYTES:
+            return f"mbarrier {name}[{(offset - begin) // MBARRIER_BYTES}]"
+    return f"mbarrier at byte {offset}"
