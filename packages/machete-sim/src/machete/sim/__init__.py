@@ -27,6 +27,7 @@ from .errors import (
 )
 from .image import Image
 from .launch import LaunchConfig, Region, Report, run
+from .recording import RecordedLaunch, record_launches
 
 __all__ = [
     "BadDescriptor",
@@ -44,6 +45,7 @@ __all__ = [
     "PendingRegisters",
     "PtxSyntaxError",
     "Race",
+    "RecordedLaunch",
     "Region",
     "Report",
     "SimulationError",
@@ -52,5 +54,6 @@ __all__ = [
     "UnknownInstruction",
     "Unsupported",
     "UnsupportedLaunch",
+    "record_launches",
     "run",
 ]

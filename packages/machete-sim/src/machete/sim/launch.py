@@ -9,6 +9,7 @@ import numpy as np
 from . import _core
 from .errors import FAULTS, ExecutionError, UnsupportedLaunch, WaitingWarp
 from .image import Image
+from .recording import note
 from .settings import Check, default_check
 
 MAX_THREADS = 1024
@@ -83,6 +84,7 @@ def run(
     the CTAs retired. Raises an ExecutionError that names the place, or UnsupportedLaunch before anything runs.
     """
     cluster = _check(image, params, config)
+    note(image, params, config, memory)
     regions = [(r.address, r.nbytes, r.name, r.writable) for r in memory if r.nbytes]
     regions += [(a.ctypes.data, a.nbytes, name, writable) for a, name, writable in image.variables if a.nbytes]
     result = _core.launch(
