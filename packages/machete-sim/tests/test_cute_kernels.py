@@ -142,7 +142,10 @@ def test_wgmma(image: Callable[..., Image]) -> None:
     check_product(image("wgmma", "sm_90a", ADDRESS, ADDRESS, ADDRESS))
 
 
-def test_wgmma_operands_overwritten_too_early(image: Callable[..., Image]) -> None:
+@pytest.mark.parametrize(("check", "message"), [("memory", "wgmma at instruction"), ("races", "wgmma.wait_group")])
+def test_wgmma_operands_overwritten_too_early(
+    image: Callable[..., Image], check: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A store into an operand between the last wgmma and its wait: the hardware may still be reading."""
     text = image("wgmma", "sm_90a", ADDRESS, ADDRESS, ADDRESS).module.text
     at = text.rindex("wgmma.commit_group.sync.aligned;")
@@ -150,5 +153,6 @@ def test_wgmma_operands_overwritten_too_early(image: Callable[..., Image]) -> No
     text = f"{text[:at]}st.shared.b32 [{shared}+1024], 0; {text[at:]}"
     m, n, k = kernels.TILE_M, kernels.TILE_N, kernels.TILE_K
     a, b, c = normal((m, k), ml_dtypes.bfloat16), normal((n, k), ml_dtypes.bfloat16, 1), aligned((m, n), np.float32)
-    with pytest.raises(Race, match="wgmma at instruction"):
+    monkeypatch.setenv("MACHETE_SIM_CHECK", check)
+    with pytest.raises(Race, match=message):
         launch(Image.from_ptx(text), [a, b, c], 1, 128, shared=40 * 1024)

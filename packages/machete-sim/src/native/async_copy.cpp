@@ -48,6 +48,11 @@ int copy(RegView& r, const Inst& i, uint32_t mask) {
         if (n) open->chunks.push_back({src, dst, n, false});
         if (n < bytes) open->chunks.push_back({0, dst + n, bytes - n, true});
         machine.stats().bytes_loaded += n;
+        if (Checker* checker = machine.checker.get()) {
+            if (!w.async_groups.index) w.async_groups = checker->new_agent(cta);
+            checker->async_shared(w, cta, dst, bytes, l, w.async_groups, group + 1, kWrites);
+            if (n) checker->async_global(w, src, n, l, w.async_groups, group + 1, 0);
+        }
     }
     if (open) machine.issue(std::move(open));
     return kNext;
@@ -72,10 +77,19 @@ void finish(Warp& w, uint32_t lane, uint64_t below) {
 int wait(RegView& r, const Inst& i, uint32_t mask) {  // imm = groups that may stay pending; mod 1: wait_all
     Warp& w = warp_of(r);
     const auto keep = static_cast<uint64_t>(i.imm);
+    uint64_t last = 0;
     for (uint32_t l = 0; l < kLanes; ++l) {
         if (!(mask >> l & 1)) continue;
         const uint64_t committed = w.lane_copies(l).async_committed;
-        finish(w, l, (i.mod & 1) ? committed + 1 : committed > keep ? committed - keep : 0);
+        const uint64_t below = (i.mod & 1) ? committed + 1 : committed > keep ? committed - keep : 0;
+        finish(w, l, below);
+        if (w.clock && (below != last || l == first_lane(mask))) {
+            uint32_t same = 0;
+            for (uint32_t k = 0; k < kLanes; ++k)
+                if ((mask >> k & 1) && w.lane_copies(k).async_committed == committed) same |= 1u << k;
+            w.machine->checker->complete(w, same, w.async_groups, below);
+        }
+        last = below;
     }
     return kNext;
 }
@@ -87,6 +101,9 @@ int arrive(RegView& r, const Inst& i, uint32_t mask) {  // a = mbarrier; mod 1: 
         if (!(mask >> l & 1)) continue;
         Mbarrier& b = mbarrier_at(*w.cta, shared_address(w, i, i.a, l, static_cast<uint64_t>(i.imm)), l);
         finish(w, l, ~0ull);
+        if (w.clock && w.async_groups.index)
+            b.arrived.learn_agent(w.async_groups.cta, w.async_groups.index,
+                                  static_cast<uint32_t>(w.lane_copies(l).async_committed + 1));
         if (i.mod & 1) mbarrier_arrive(*w.machine, *w.cta, b, 1, l);
     }
     ++w.effects;

@@ -75,7 +75,7 @@ uint64_t apply_atomic(int op, int type, uint64_t old, uint64_t x) {
 
 namespace {
 
-// Inst: a address, b operand, c second operand of cas, d old value or none; mod = op | type << 8.
+// Inst: a address, b operand, c second operand of cas, d old value or none; mod = op | type << 8 | order << 16, see inst.hpp.
 // Vectors: ext lists `count` destinations, then `count` operands.
 enum Space { kGlobal, kShared, kGeneric };
 
@@ -90,6 +90,9 @@ int atomic(RegView& r, const Inst& i, uint32_t mask) {
     auto value = [&](uint32_t reg, uint32_t l) -> uint64_t {
         return sizeof(T) == 8 ? lanes<uint64_t>(w, reg)[l] : lanes<uint32_t>(w, reg)[l];
     };
+    const auto order = static_cast<MemoryOrder>(i.mod >> kAtomicOrderShift & kOrderMask);
+    const auto scope = static_cast<ScopeLevel>(i.mod >> (kAtomicOrderShift + kScopeShift) & 3);
+    const uint32_t flags = kWrites | kStrong | (scope == ScopeLevel::cta ? kCtaScope : 0);
     bool changed = false;
     uint64_t seen = mask, returned_at = 0;
     for (uint32_t l = 0; l < kLanes; ++l) {
@@ -111,11 +114,18 @@ int atomic(RegView& r, const Inst& i, uint32_t mask) {
                 if (cta.shadow[address + k] != 1)
                     uninitialised(cta, machine, static_cast<uint32_t>(address), bytes, l, "atomic");
             p = cta.shared + address;
+            if (w.clock) machine.checker->shared(w, cta, static_cast<uint32_t>(address), bytes, 1u << l, flags);
         } else {
             p = global_range(machine, w.region, address, bytes, true, l, "atomic");
             returned_at = machine.now + kSignalLatency;
             uint64_t& seen_at = machine.seen_at[address];
             seen_at = std::max(seen_at, returned_at);
+            if (w.clock) machine.checker->global(w, address, bytes, 1u << l, flags);
+        }
+        if (w.clock) {
+            const auto key = reinterpret_cast<uint64_t>(p);
+            machine.checker->acquire_at(w, 1u << l, key, order, scope);
+            machine.checker->release_at(w, 1u << l, key, order, scope, true);
         }
         for (uint32_t k = 0; k < n; ++k, p += sizeof(T)) {
             T old, next;

@@ -13,6 +13,7 @@ enum Action { kSync, kArrive, kPopc, kAll, kAny };
 void finish(Machine& machine, NamedBarrier& barrier) {
     for (const auto& waiter : barrier.waiters) {
         Warp& w = *waiter.warp;
+        if (machine.checker) machine.checker->acquire(w, waiter.mask, barrier.arrivals);
         const Inst& i = *waiter.inst;
         switch (i.mod & 255) {
             case kPopc: {
@@ -62,6 +63,7 @@ int named(RegView& r, const Inst& i, uint32_t mask) {
     b.arrived += 32;
     b.time = std::max(b.time, machine.now);
     b.warps |= 1ull << w.index;
+    if (machine.checker) b.arrivals.join(machine.checker->release(w, mask));
     ++w.effects;
     ++machine.progress;
     const uint32_t action = i.mod & 255;

@@ -63,12 +63,28 @@ void reduce_into(uint8_t* d, const uint8_t* s, uint32_t bytes, int op, int type)
     }
 }
 
+// What such a copy touches until its mbarrier completes the phase.
+void check_to_shared(Warp& w, const Copy& copy, Cta& signal, const Mbarrier& barrier, uint32_t address) {
+    Checker& checker = *w.machine->checker;
+    const uint32_t proxy = copy.kind == CopyKind::inline_store ? 0 : kAsyncProxy, lane = copy.lane;
+    const uint64_t time = barrier.phase + 1;
+    if (proxy) checker.barrier_object_async(w, signal, address, lane);
+    for (const TileChunk& c : copy.chunks) {
+        checker.async_shared(w, *copy.cta, c.shared, c.bytes, lane, barrier.agent, time,
+                             kWrites | proxy | (copy.reduce >= 0 ? kStrong : 0));
+        if (copy.kind == CopyKind::load && !c.oob)
+            checker.async_global(w, c.global, c.bytes, lane, barrier.agent, time, kAsyncProxy);
+    }
+    for (const TileChunk& c : copy.source_chunks)
+        checker.async_shared(w, *copy.source, c.shared, c.bytes, lane, barrier.agent, time, kAsyncProxy);
+}
+
 }  // namespace
 
 // A copy that writes shared memory and then tells an mbarrier. Its destination is unreadable until it lands.
 void issue_to_shared(Warp& w, std::unique_ptr<Copy> copy, Cta& signal, uint32_t mbarrier) {
     const uint32_t lane = copy->lane;
-    mbarrier_at(signal, mbarrier, lane);
+    const Mbarrier& barrier = mbarrier_at(signal, mbarrier, lane);
     for (const TileChunk& c : copy->chunks) {
         check_shared(*copy->cta, c.shared, c.bytes, lane, "asynchronous copy");
         if (copy->reduce < 0) {
@@ -79,6 +95,8 @@ void issue_to_shared(Warp& w, std::unique_ptr<Copy> copy, Cta& signal, uint32_t 
             if (copy->cta->shadow[c.shared + k] != 1)
                 uninitialised(*copy->cta, *w.machine, c.shared, c.bytes, lane, "asynchronous reduction");
     }
+    if (w.clock) check_to_shared(w, *copy, signal, barrier, mbarrier);
+    copy->phase = barrier.phase;
     mbarrier_copy_issued(*w.machine, signal, mbarrier);
     copy->warp = &w;
     copy->pc = w.pc;
@@ -121,7 +139,7 @@ void perform_copy(Machine& machine, Copy& copy) {
         p += c.bytes;
         std::memset(cta.shadow + c.shared, 1, c.bytes);
     }
-    if (copy.mbarrier) mbarrier_copy_done(machine, *copy.signal, copy.mbarrier, copy.total, copy.lane);
+    if (copy.mbarrier) mbarrier_copy_done(machine, *copy.signal, copy.mbarrier, copy.total, copy.lane, copy.phase);
 }
 
 namespace {
@@ -221,8 +239,17 @@ void issue_store(Warp& w, std::vector<TileChunk> chunks, uint32_t lane, int redu
     }
     check_global(w, chunks, true, lane, "asynchronous store");
     machine.stats().bytes_stored += total;
-    auto copy = std::make_unique<Copy>();
     LaneCopies& state = w.lane_copies(lane);
+    if (Checker* checker = machine.checker.get()) {
+        if (!state.reads.index) state.reads = checker->new_agent(cta), state.writes = checker->new_agent(cta);
+        const uint32_t writes = kWrites | kAsyncProxy | (reduce >= 0 ? kStrong : 0);
+        for (const TileChunk& c : chunks) {
+            if (c.oob) continue;
+            checker->async_shared(w, cta, c.shared, c.bytes, lane, state.reads, state.bulk_committed + 1, kAsyncProxy);
+            checker->async_global(w, c.global, c.bytes, lane, state.writes, state.bulk_committed + 1, writes);
+        }
+    }
+    auto copy = std::make_unique<Copy>();
     copy->kind = CopyKind::store;
     copy->cta = &cta;
     copy->warp = &w;
@@ -430,6 +457,11 @@ int bulk_wait(RegView& r, const Inst& i, uint32_t mask) {  // imm = groups that 
                 return c.kind == CopyKind::store && c.warp == &w && c.lane == l && c.group + keep < committed;
             },
             i.mod & 1);
+        if (w.clock && committed > keep) {
+            const LaneCopies& state = w.lane_copies(l);
+            w.machine->checker->complete(w, 1u << l, state.reads, committed - keep);
+            if (!(i.mod & 1)) w.machine->checker->complete(w, 1u << l, state.writes, committed - keep);
+        }
     }
     return kNext;
 }

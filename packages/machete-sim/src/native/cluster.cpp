@@ -50,6 +50,10 @@ namespace {
 void complete_barrier(Machine& machine, Cluster& cluster) {
     cluster.arrived = 0;
     ++cluster.phase;
+    cluster.done.join(cluster.arrivals);
+    cluster.arrivals.clear();
+    if (machine.checker)
+        for (Warp* waiter : cluster.waiters) machine.checker->acquire(*waiter, waiter->live, cluster.done);
     cluster.completed_at = cluster.arrived_at;
     for (Warp* waiter : cluster.waiters) {
         waiter->time = std::max(waiter->time, cluster.completed_at);
@@ -58,13 +62,14 @@ void complete_barrier(Machine& machine, Cluster& cluster) {
     cluster.waiters.clear();
 }
 
-int arrive(RegView& r, const Inst&, uint32_t mask) {
+int arrive(RegView& r, const Inst& i, uint32_t mask) {  // mod 1: relaxed
     Warp& w = warp_of(r);
     if (const int flow = converge_all(w, mask)) return flow;
     if (w.cluster_arrived)
         throw Fault{FaultKind::barrier, "barrier.cluster.arrive twice without barrier.cluster.wait", mask};
     Cluster& cluster = *w.cta->cluster;
     w.cluster_arrived = true;
+    if (w.clock) cluster.arrivals.join((i.mod & 1) ? w.clock->fence : w.machine->checker->release(w, mask));
     w.cluster_phase = cluster.phase;
     cluster.arrived_at = std::max(cluster.arrived_at, w.machine->now);
     ++w.effects;
@@ -81,6 +86,7 @@ int wait(RegView& r, const Inst&, uint32_t mask) {
     w.cluster_arrived = false;
     Cluster& cluster = *w.cta->cluster;
     if (cluster.phase != w.cluster_phase) {
+        if (w.clock) w.machine->checker->acquire(w, mask, cluster.done);
         w.machine->not_before(cluster.completed_at);
         return kNext;
     }

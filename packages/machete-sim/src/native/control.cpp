@@ -34,6 +34,17 @@ int mark(RegView& r, const Inst& i, uint32_t mask) {
     for (uint32_t k = 0; k < i.count; k += 2)  // pairs: register, 1 if it is 64 bits wide
         w.mark_values.push_back(ext[k + 1] ? static_cast<int64_t>(lanes<uint64_t>(w, ext[k])[l])
                                            : static_cast<int64_t>(lanes<int32_t>(w, ext[k])[l]));
+    if (w.clock) w.machine->checker->mark(w);
+    return kNext;
+}
+
+// mod: proxies made visible (ProxySpace) | 8 for a memory fence, of scope << 4
+int fence(RegView& r, const Inst& i, uint32_t mask) {
+    Warp& w = warp_of(r);
+    if (!w.clock) return kNext;
+    Checker& checker = *w.machine->checker;
+    if (i.mod & 7) checker.proxy_fence(w, mask, i.mod & 7);
+    if (i.mod & 8) checker.memory_fence(w, mask, static_cast<ScopeLevel>(i.mod >> 4 & 3));
     return kNext;
 }
 
@@ -309,6 +320,7 @@ const NamedHandler table[] = {
     {"trap", trap},
     {"nanosleep", sleep},
     {"mark", mark},
+    {"fence", fence},
     {"mov.special", special},
     {"shfl", shuffle},
     {"vote", vote},

@@ -8,7 +8,10 @@ namespace machete::sim {
 // kNext if the lanes of `members` that still live are here, kConverge if some are still elsewhere.
 inline int converge(Warp& w, uint32_t mask, uint32_t members) {
     const uint32_t missing = members & w.live & ~mask;
-    if (missing == 0) return kNext;
+    if (missing == 0) {
+        if (w.clock && (mask & (mask - 1))) w.machine->checker->warp_sync(w);
+        return kNext;
+    }
     if (missing & w.active)
         throw Fault{
             FaultKind::divergence,

@@ -22,12 +22,8 @@ enum class FaultKind : int {
     trap,
     unsupported,
     descriptor,  // malformed tensor map or matrix descriptor
-};
-
-struct Fault {
-    FaultKind kind;
-    std::string message;
-    uint32_t lanes = 0;
+    proxy,       // generic and asynchronous accesses without a proxy fence
+    pending,     // registers of an asynchronous product used before it was waited for
 };
 
 // A fault with its place, as it leaves the machine.
@@ -40,7 +36,7 @@ struct LocatedFault {
     uint32_t pc = ~0u;
     uint32_t mark_pc = ~0u;
     std::vector<int64_t> mark_values;
-    struct Waiting {  // of a deadlock: one entry per live warp
+    struct Waiting {  // another place: of a deadlock, one per live warp; of a race, the other access
         uint32_t cta;
         uint32_t warp;
         uint32_t pc;
@@ -51,8 +47,15 @@ struct LocatedFault {
     std::vector<Waiting> waiting;
 };
 
+struct Fault {
+    FaultKind kind;
+    std::string message;
+    uint32_t lanes = 0;
+    std::vector<LocatedFault::Waiting> related = {};
+};
+
 [[gnu::format(printf, 1, 2)]] inline std::string format(const char* pattern, ...) {
-    char buffer[512];
+    char buffer[1024];
     va_list args;
     va_start(args, pattern);
     std::vsnprintf(buffer, sizeof buffer, pattern, args);

@@ -53,6 +53,9 @@ enum : uint32_t {
     kFlagPoll = 16,    // volatile, relaxed, acquire or release: a repeated equal result of a load is polling
 };
 
+// Inst::mod of ld and st, and bits 16 on of atom and red: MemoryOrder | ScopeLevel << 3.
+constexpr uint32_t kOrderMask = 7, kScopeShift = 3, kAtomicOrderShift = 16;
+
 // Inst::mod of floating-point handlers.
 enum : uint32_t {
     kRoundMask = 3,  // 0 nearest even, 1 towards zero, 2 down, 3 up

@@ -38,6 +38,7 @@ Machine::Machine(const Program& p, const Launch& l) : program(p), launch(l), ran
     // Seeds differ in how long asynchronous copies take: often at once, seldom, or only when nothing else can run.
     static const uint32_t rates[] = {64, 256, 16, 2, 0};
     copy_rate_ = rates[l.seed % 5];
+    if (l.races) checker = std::make_unique<Checker>(*this);
 }
 
 Machine::~Machine() {
@@ -146,6 +147,7 @@ void Machine::start_cta(Cluster& cluster, uint32_t rank) {
         if (program.local_bytes) w.local.assign(size_t(32) * program.local_bytes, 0xcb);
         wake(w);
     }
+    if (checker) checker->start_cta(*cta);
     ctas_.push_back(std::move(cta));
 }
 
@@ -251,6 +253,7 @@ void Machine::polled(Warp& w) {
 
 void Machine::run_warp(Warp& w, uint32_t quantum) {
     const Inst* const code = program.code.data();
+    const Handler wgmma = wgmma_handler();
     uint64_t executed = 0;
     now = w.time;
     try {
@@ -269,7 +272,10 @@ void Machine::run_warp(Warp& w, uint32_t quantum) {
             ++executed;
             ++now;
             int flow = kNext;
-            if (mask) flow = inst.fn(w, inst, mask);
+            if (mask) {
+                if (w.products && w.products->pending() && inst.fn != wgmma) check_registers(w);
+                flow = inst.fn(w, inst, mask);
+            }
             if (flow == kNext) {
                 ++w.pc;
             } else {
@@ -367,7 +373,7 @@ void Machine::rethrow(const Fault& fault, const Warp& w) {
                        w.pc,
                        w.mark_pc,
                        w.mark_values,
-                       {}};
+                       fault.related};
 }
 
 // ---- asynchronous copies -------------------------------------------------------------
@@ -400,7 +406,7 @@ void Machine::complete(size_t index) {
     try {
         perform_copy(*this, *copy);
     } catch (const Fault& fault) {
-        LocatedFault located{fault.kind, fault.message, fault.lanes, {0, 0, 0}, -1, copy->pc, ~0u, {}, {}};
+        LocatedFault located{fault.kind, fault.message, fault.lanes, {0, 0, 0}, -1, copy->pc, ~0u, {}, fault.related};
         if (copy->warp) {
             std::copy(copy->warp->cta->id, copy->warp->cta->id + 3, located.cta);
             located.warp = static_cast<int>(copy->warp->index);

@@ -9,8 +9,10 @@
 #include <unordered_map>
 #include <vector>
 
+#include "checker.hpp"
 #include "fault.hpp"
 #include "inst.hpp"
+#include "products.hpp"
 #include "tensormap.hpp"
 
 namespace machete::sim {
@@ -46,6 +48,8 @@ struct Program {
     std::vector<Inst> code;
     std::vector<uint32_t> ext;        // operand lists
     std::vector<uint64_t> constants;  // broadcast values, 64-byte aligned copy is made by the machine
+    // Registers that a record reads, and writes (top bit): record i has uses[use_starts[i]] to uses[use_starts[i + 1]].
+    std::vector<uint32_t> use_starts, uses;
     uint32_t register_bytes = 0;
     uint32_t predicates = 2;     // 0 is always false, 1 always true
     uint32_t static_shared = 0;  // bytes after kSharedBase
@@ -58,6 +62,7 @@ struct Launch {
     uint32_t resident = 0;  // CTAs at a time; 0: the whole grid
     uint64_t seed = 0;
     uint64_t max_instructions = 0;
+    bool races = false;  // the happens-before checker runs
     std::vector<Region> regions;
     const uint8_t* params = nullptr;
     uint32_t param_bytes = 0;
@@ -94,6 +99,9 @@ struct Mbarrier {  // PTX ISA 9.7.13.15
     uint64_t phase = 0;
     uint64_t arrived_at = 0, completed_at = 0;  // time of the last arrival, and of the last phase
     uint32_t copies = 0;  // asynchronous copies that will report here
+    Clock arrived;  // what those who arrived in this phase know
+    Clock done;     // in the phases before
+    Agent agent;    // its time is the number of complete phases
     std::vector<Warp*> waiters;
 };
 
@@ -111,6 +119,7 @@ struct NamedBarrier {       // PTX ISA 9.7.13.1
     std::vector<Waiter> waiters;
     uint32_t count = 0;    // of true predicates, for bar.red
     uint32_t threads = 0;  // that gave a predicate
+    Clock arrivals;        // what those who arrived know
 };
 
 // ---- asynchronous copies -------------------------------------------------------------
@@ -137,6 +146,7 @@ struct Copy {
     int reduce_type = 0;
     std::vector<uint8_t> data;  // what a store or peer copy has read, or an inline_store carries
     uint32_t mask = 0;          // cp.async: lanes
+    uint64_t phase = 0;         // of the mbarrier when it was issued
 };
 
 // ---- warps ---------------------------------------------------------------------------
@@ -154,6 +164,7 @@ struct LaneCopies {                // groups of one thread
     uint64_t async_committed = 0;  // cp.async groups so far
     std::vector<uint64_t> bulk_time;  // for each bulk group, when it is complete
     uint64_t async_time = 0;          // when the last cp.async has landed
+    Agent reads, writes;           // of the bulk groups, for the checker
 };
 
 struct Warp : RegView {
@@ -185,6 +196,10 @@ struct Warp : RegView {
     std::unique_ptr<std::array<LaneCopies, 32>> copies;
     uint64_t cluster_phase = 0;
     bool cluster_arrived = false;
+    std::unique_ptr<WarpClock> clock;  // with the race checker only
+    std::unique_ptr<PendingProducts> products;
+    Agent async_groups;                // of cp.async, for the checker
+    uint64_t products_committed = 0;   // wgmma groups
     uint8_t* storage = nullptr;
 
     LaneCopies& lane_copies(uint32_t lane);
@@ -202,6 +217,7 @@ struct Warpgroup {
     uint32_t pc = 0;
     uint64_t committed = 0;
     std::vector<WgmmaOperand> pending;
+    Agent agent;  // of the groups, for the checker
 };
 
 struct Cta {
@@ -223,6 +239,8 @@ struct Cta {
     uint32_t stages_in_flight = 0;  // mbarriers with copies under way
     uint64_t copies_until = 0;      // when the copies issued so far have gone through
     uint32_t live_warps = 0;
+    FlatShadow records;                  // accesses to shared memory, for the checker
+    uint32_t agents = kFirstAsyncAgent;  // that have been given out
 
     uint16_t& mbarrier_slot(uint32_t address) { return mbarrier_index[(address & ((1u << kRankShift) - 1)) / 8]; }
     uint16_t mbarrier_slot(uint32_t address) const { return mbarrier_index[(address & ((1u << kRankShift) - 1)) / 8]; }
@@ -236,6 +254,7 @@ struct Cluster {
     uint64_t phase = 0;               // of barrier.cluster
     uint64_t arrived_at = 0, completed_at = 0;  // time of the last arrival there, and of the last phase
     std::vector<Warp*> waiters;
+    Clock arrivals, done;             // of barrier.cluster, for the checker
     uint32_t live_warps() const;
 };
 
@@ -256,6 +275,7 @@ public:
     const Program& program;
     const Launch& launch;
     Random random;
+    std::unique_ptr<Checker> checker;  // if the launch asks for it
     uint64_t progress = 0;  // bumped by whatever another warp could be waiting for
 
     uint64_t now = 0;  // time of the warp, or the copy, that runs
@@ -313,7 +333,7 @@ Mbarrier& mbarrier_at(Cta& cta, uint32_t address, uint32_t lane);
 void mbarrier_arrive(Machine& machine, Cta& cta, Mbarrier& barrier, uint32_t count, uint32_t lane);
 void mbarrier_complete_tx(Machine& machine, Cta& cta, Mbarrier& barrier, int64_t bytes, uint32_t lane);
 void mbarrier_copy_issued(Machine& machine, Cta& cta, uint32_t address);
-void mbarrier_copy_done(Machine& machine, Cta& cta, uint32_t address, uint32_t bytes, uint32_t lane);
+void mbarrier_copy_done(Machine& machine, Cta& cta, uint32_t address, uint32_t bytes, uint32_t lane, uint64_t phase);
 
 // copies (bulk_copy.cpp)
 void perform_read(Machine& machine, Copy& copy);
@@ -342,6 +362,7 @@ HandlerTable bulk_copy_handlers();
 HandlerTable async_copy_handlers();
 HandlerTable matrix_handlers();
 HandlerTable wgmma_handlers();
+Handler wgmma_handler();  // of the product itself
 HandlerTable narrow_convert_handlers();
 
 }  // namespace machete::sim

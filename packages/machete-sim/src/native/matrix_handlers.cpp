@@ -25,6 +25,7 @@ int load(RegView& r, const Inst& i, uint32_t mask) {
                         format("ldmatrix row at shared %#x, which is not a multiple of 16", address), 1u << l};
         for (uint32_t k = 0; k < 16; ++k)
             if (cta.shadow[address + k] != 1) uninitialised(cta, *w.machine, address, 16, l, "ldmatrix");
+        if (w.clock) w.machine->checker->shared(w, cta, address, 16, 1u << l, 0);
         std::memcpy(rows[l], cta.shared + address, 16);
     }
     uint32_t* d[4] = {};
@@ -48,6 +49,7 @@ int store(RegView& r, const Inst& i, uint32_t mask) {
         if (address % 16)
             throw Fault{FaultKind::misaligned,
                         format("stmatrix row at shared %#x, which is not a multiple of 16", address), 1u << l};
+        if (w.clock) w.machine->checker->shared(w, cta, address, 16, 1u << l, kWrites);
         std::memcpy(cta.shared + address, rows[l], 16);
         std::memset(cta.shadow + address, 1, 16);
     }

@@ -19,6 +19,10 @@ void complete_phase_if_done(Machine& machine, Mbarrier& b) {
     b.pending = b.expected;
     b.completed_at = b.arrived_at;
     ++b.phase;
+    if (machine.checker) {
+        b.done.join(b.arrived);
+        b.arrived.clear();
+    }
     for (Warp* waiter : b.waiters)
         if (waiter->wait == Wait::mbarrier && waiter->wait_detail == b.address) machine.wake(*waiter);
     b.waiters.clear();
@@ -83,13 +87,20 @@ void mbarrier_copy_issued(Machine& machine, Cta& cta, uint32_t address) {
         machine.stats().max_stages_in_flight = cta.stages_in_flight;
 }
 
-void mbarrier_copy_done(Machine& machine, Cta& cta, uint32_t address, uint32_t bytes, uint32_t lane) {
+void mbarrier_copy_done(Machine& machine, Cta& cta, uint32_t address, uint32_t bytes, uint32_t lane, uint64_t phase) {
     const uint16_t slot = cta.mbarrier_slot(address);
     if (!slot || !cta.mbarriers[slot - 1].valid)
         throw Fault{FaultKind::mbarrier,
                     format("an asynchronous copy completes, but its mbarrier at shared %#x was invalidated", address),
                     1u << lane};
     Mbarrier& b = cta.mbarriers[slot - 1];
+    if (machine.checker && b.phase != phase)
+        throw Fault{FaultKind::mbarrier,
+                    format("this copy of %u bytes was issued in phase %llu of the mbarrier at shared %#x but completes in "
+                           "phase %llu: that phase did not wait for its bytes (expect_tx is missing, late or too small)",
+                           bytes, static_cast<unsigned long long>(phase), address,
+                           static_cast<unsigned long long>(b.phase)),
+                    1u << lane};
     if (--b.copies == 0) --cta.stages_in_flight;
     mbarrier_complete_tx(machine, cta, b, bytes, lane);
 }
@@ -119,6 +130,31 @@ void write_state(Warp& w, const Inst& i, uint32_t l, uint64_t state) {
     if (i.d != kNoOperand) lanes<uint64_t>(w, i.d)[l] = state;
 }
 
+// The checker's view of an operation on a barrier by some lanes: one access for each barrier.
+template <class F>
+void each_barrier(Warp& w, const Inst& i, uint32_t mask, F f) {
+    while (mask) {
+        const uint32_t address = shared_address(w, i, i.a, first_lane(mask), static_cast<uint64_t>(i.imm));
+        uint32_t same = 0;
+        for (uint32_t m = mask; m; m &= m - 1) {
+            const uint32_t l = first_lane(m);
+            if (shared_address(w, i, i.a, l, static_cast<uint64_t>(i.imm)) == address) same |= 1u << l;
+        }
+        f(address, same);
+        mask &= ~same;
+    }
+}
+
+void used(RegView& r, const Inst& i, uint32_t mask) {
+    Warp& w = warp_of(r);
+    if (!w.clock) return;
+    each_barrier(w, i, mask, [&](uint32_t address, uint32_t same) {
+        Cta& cta = shared_owner(w, i, address, first_lane(same), "mbarrier operation");
+        mbarrier_at(cta, address, first_lane(same));
+        w.machine->checker->barrier_object(w, cta, address, same, kWrites | kStrong);
+    });
+}
+
 int init(RegView& r, const Inst& i, uint32_t mask) {  // a = address, b = count
     return each_lane(r, i, mask, [&](Warp& w, Cta& cta, uint32_t address, uint32_t l) {
         check_shared(cta, address, 8, l, "mbarrier.init");
@@ -145,7 +181,16 @@ int init(RegView& r, const Inst& i, uint32_t mask) {  // a = address, b = count
                        address, static_cast<unsigned long long>(b.phase), b.pending, b.expected,
                        static_cast<long long>(b.tx)),
                 1u << l};
+        if (w.machine->checker) {
+            if (b.valid && shadow == 0)
+                throw Fault{FaultKind::mbarrier,
+                            format("mbarrier.init of a valid mbarrier at shared %#x: mbarrier.inval must come first",
+                                   address),
+                            1u << l};
+            w.machine->checker->barrier_object(w, cta, address, 1u << l, kWrites);
+        }
         b = Mbarrier{};
+        if (w.machine->checker) b.agent = w.machine->checker->new_agent(cta);
         b.address = address;
         b.valid = true;
         b.expected = b.pending = count;
@@ -160,26 +205,39 @@ int inval(RegView& r, const Inst& i, uint32_t mask) {
         if (b.copies || awaited(b))
             throw Fault{FaultKind::mbarrier,
                         format("mbarrier.inval of the mbarrier at shared %#x while it is in use", address), 1u << l};
+        if (w.clock) w.machine->checker->barrier_object(w, cta, address, 1u << l, kWrites);
         b.valid = false;
     });
 }
 
 int expect(RegView& r, const Inst& i, uint32_t mask) {  // a = address, b = bytes
+    used(r, i, mask);
     return each_lane(r, i, mask, [&](Warp& w, Cta& cta, uint32_t address, uint32_t l) {
         expect_tx(*w.machine, mbarrier_at(cta, address, l), lanes<uint32_t>(w, i.b)[l], l);
     });
 }
 
 int complete(RegView& r, const Inst& i, uint32_t mask) {
+    used(r, i, mask);
     return each_lane(r, i, mask, [&](Warp& w, Cta& cta, uint32_t address, uint32_t l) {
         mbarrier_complete_tx(*w.machine, cta, mbarrier_at(cta, address, l), lanes<uint32_t>(w, i.b)[l], l);
     });
 }
 
-// a = address, b = count or bytes, d = state; mod bit 0 expect_tx, bit 1 drop, bit 2 noComplete
+// a = address, b = count or bytes, d = state; mod bit 0 expect_tx, bit 1 drop, bit 2 noComplete, bit 3 relaxed
 int arrive(RegView& r, const Inst& i, uint32_t mask) {
+    used(r, i, mask);
+    const Clock* known = nullptr;
+    if (Warp& w = warp_of(r); w.clock) known = (i.mod & 8) ? &w.clock->fence : &w.machine->checker->release(w, mask);
+    const Mbarrier* last = nullptr;
+    uint64_t last_phase = 0;
     return each_lane(r, i, mask, [&](Warp& w, Cta& cta, uint32_t address, uint32_t l) {
         Mbarrier& b = mbarrier_at(cta, address, l);
+        if (known && (&b != last || b.phase != last_phase)) {
+            b.arrived.join(*known);
+            last = &b;
+            last_phase = b.phase;
+        }
         const uint64_t state = state_of(b);
         const uint32_t operand = i.b == kNoOperand ? 1 : lanes<uint32_t>(w, i.b)[l];
         if (i.mod & 1) expect_tx(*w.machine, b, operand, l);
@@ -201,7 +259,7 @@ int arrive(RegView& r, const Inst& i, uint32_t mask) {
     });
 }
 
-// a = address, b = state (64 bits) or parity; d = predicate; mod bit 0: parity, bit 1: try (sleeps)
+// a = address, b = state (64 bits) or parity; d = predicate; mod bit 0: parity, bit 1: try (sleeps), bit 2: relaxed
 int wait(RegView& r, const Inst& i, uint32_t mask) {
     Warp& w = warp_of(r);
     uint32_t done = 0, blocking = 0, first = ~0u;
@@ -232,6 +290,16 @@ int wait(RegView& r, const Inst& i, uint32_t mask) {
         if (!ok && first == ~0u) first = l, blocking = address, wanted = parity;
     }
     write_pred(w, i.d, mask, done);
+    if (w.clock) {
+        Checker& checker = *w.machine->checker;
+        each_barrier(w, i, mask, [&](uint32_t address, uint32_t same) {
+            checker.barrier_object(w, *w.cta, address, same, kStrong);
+            const Mbarrier& b = mbarrier_at(*w.cta, address, first_lane(same));
+            if (!(same & done) || i.mod & 4) return;
+            checker.acquire(w, same & done, b.done);
+            checker.complete(w, same & done, b.agent, b.phase);
+        });
+    }
     if (first == ~0u) {
         if (again) {
             w.machine->now = w.poll_time;

@@ -138,9 +138,65 @@ bool written(const uint8_t* shadow, uint32_t n) {
     return wrong == 0;
 }
 
+// What the race checker is told of the order of an access.
+uint32_t access_flags(const Inst& i, bool write) {
+    uint32_t flags = write ? kWrites | kSettles : 0;
+    if (i.mod & kOrderMask) flags |= kStrong | ((i.mod >> kScopeShift & 3) == 0 ? kCtaScope : 0);
+    return flags;
+}
+
+template <Space S>
+void check_races(Warp& w, const Inst& i, const Addresses& addr, uint32_t mask, uint32_t bytes, bool write,
+                 bool contiguous) {
+    Checker& checker = *w.machine->checker;
+    const uint32_t flags = access_flags(i, write);
+    if (contiguous) {
+        if constexpr (S == kShared) {
+            checker.shared_row(w, *w.cta, static_cast<uint32_t>(addr.a[0]), bytes, flags);
+        } else {
+            checker.global_row(w, addr.a[0], bytes, flags);
+        }
+    } else {
+        while (mask) {  // lanes with one address make one access
+            const uint32_t l = first_lane(mask);
+            uint32_t same = 0;
+            for (uint32_t m = mask; m; m &= m - 1)
+                if (addr.a[first_lane(m)] == addr.a[l]) same |= 1u << first_lane(m);
+            if constexpr (S == kShared) {
+                checker.shared(w, *w.cta, static_cast<uint32_t>(addr.a[l]), bytes, same, flags);
+            } else {
+                checker.global(w, addr.a[l], bytes, same, flags);
+            }
+            mask &= ~same;
+        }
+    }
+}
+
+// Acquire and release through memory, after the access has been checked.
+template <Space S>
+void synchronise(Warp& w, const Inst& i, const Addresses& addr, uint32_t mask, bool write) {
+    const auto order = static_cast<MemoryOrder>(i.mod & kOrderMask);
+    const auto scope = static_cast<ScopeLevel>(i.mod >> kScopeShift & 3);
+    uint64_t last = ~0ull;
+    for (; mask; mask &= mask - 1) {
+        const uint32_t l = first_lane(mask);
+        const uint64_t key = addr.a[l] + (S == kShared ? reinterpret_cast<uint64_t>(w.cta->shared) : 0);
+        if (key == last) continue;
+        last = key;
+        uint32_t same = 0;
+        for (uint32_t m = mask; m; m &= m - 1)
+            if (addr.a[first_lane(m)] == addr.a[l]) same |= 1u << first_lane(m);
+        if (write) {
+            w.machine->checker->release_at(w, same, key, order, scope, false);
+        } else {
+            w.machine->checker->acquire_at(w, same, key, order, scope);
+        }
+    }
+}
+
 // Host addresses of an access by the lanes of the mask; checked.
 template <Space S, bool Write>
-void resolve(Warp& w, Addresses& addr, uint32_t mask, uint32_t bytes) {
+void resolve(Warp& w, const Inst& i, Addresses& addr, uint32_t mask, uint32_t bytes) {
     const char* what = Write ? "store" : "load";
     const Extent e = extent_of(addr, mask, bytes);
     const uint64_t lo = e.low, hi = e.high, all = e.all;
@@ -153,11 +209,19 @@ void resolve(Warp& w, Addresses& addr, uint32_t mask, uint32_t bytes) {
         if (!r || lo < r->begin || hi + bytes > r->end || (Write && !r->writable))
             for (uint32_t l = 0; l < kLanes; ++l)
                 if (mask >> l & 1) global_range(*w.machine, w.region, addr.a[l], bytes, Write, l, what);
+        if (w.clock && (Write || !w.region || w.region->writable)) {
+            check_races<S>(w, i, addr, mask, bytes, Write, e.contiguous);
+            if (i.mod & kOrderMask) synchronise<S>(w, i, addr, mask, Write);
+        }
     } else if constexpr (S == kShared) {
         Cta& cta = *w.cta;
         if (lo < cta.shared_begin || hi + bytes > cta.shared_end)
             for (uint32_t l = 0; l < kLanes; ++l)
                 if (mask >> l & 1) check_shared(cta, addr.a[l], bytes, l, what);
+        if (w.clock) {
+            check_races<S>(w, i, addr, mask, bytes, Write, e.contiguous);
+            if (i.mod & kOrderMask) synchronise<S>(w, i, addr, mask, Write);
+        }
         const auto host = reinterpret_cast<uint64_t>(cta.shared);
         if (e.contiguous) {
             uint8_t* s = cta.shadow + lo;
@@ -189,6 +253,7 @@ void resolve(Warp& w, Addresses& addr, uint32_t mask, uint32_t bytes) {
             const auto a = static_cast<uint32_t>(addr.a[l]);
             Cta& cta = shared_owner(w, a, l, what);
             check_shared(cta, a, bytes, l, what);
+            if (w.clock) w.machine->checker->shared(w, cta, a, bytes, 1u << l, access_flags(i, Write));
             if constexpr (Write) {
                 std::memset(cta.shadow + a, 1, bytes);
             } else {
@@ -196,6 +261,7 @@ void resolve(Warp& w, Addresses& addr, uint32_t mask, uint32_t bytes) {
             }
             addr.a[l] = reinterpret_cast<uint64_t>(cta.shared) + a;
         }
+        if (w.clock && (i.mod & kOrderMask)) synchronise<S>(w, i, addr, mask, Write);
     } else if constexpr (S == kLocal) {
         const uint32_t size = w.machine->program.local_bytes;
         for (uint32_t l = 0; l < kLanes; ++l) {
@@ -336,6 +402,36 @@ void store_element(RegView& w, const Inst& i, uint32_t reg, const Addresses& add
     }
 }
 
+// Lanes of one store that write the same bytes must write the same value: which of them stays is not defined.
+template <class T>
+void lanes_agree(Warp& w, const Inst& i, uint32_t mask, const Addresses& addr) {
+    if (!(mask & (mask - 1))) return;
+    const uint32_t* regs = w.machine->program.ext.data() + i.ext;
+    const uint32_t count = i.count ? i.count : 1;
+    for (uint32_t k = 0; k < count; ++k) {
+        const uint32_t reg = i.count ? regs[k] : i.d;
+        const uint8_t* base = w.base[reg >> 31] + (reg & 0x7fffffffu);
+        each(mask, [&](uint32_t l) {
+            T stored;
+            if constexpr (sizeof(T) == 16) {
+                const auto* s = reinterpret_cast<const uint64_t*>(base);
+                stored = T{s[l], s[kLanes + l]};
+            } else if (i.flags & kFlagReg64) {
+                stored = static_cast<T>(reinterpret_cast<const uint64_t*>(base)[l]);
+            } else {
+                stored = static_cast<T>(reinterpret_cast<const uint32_t*>(base)[l]);
+            }
+            if (std::memcmp(&stored, reinterpret_cast<const void*>(addr.a[l] + uint64_t(k) * sizeof(T)), sizeof(T)) == 0)
+                return;
+            throw Fault{FaultKind::race,
+                        format("lane %u and another lane of this store write different values to the same bytes; which "
+                               "of them stays is not defined: let one lane write, or use an atomic",
+                               l),
+                        1u << l};
+        });
+    }
+}
+
 template <class T>
 int store_resolved(Warp& w, const Inst& i, uint32_t mask, const Addresses& addr) {
     ++w.effects;
@@ -345,6 +441,10 @@ int store_resolved(Warp& w, const Inst& i, uint32_t mask, const Addresses& addr)
     } else {
         const uint32_t* regs = w.machine->program.ext.data() + i.ext;
         for (uint32_t k = 0; k < i.count; ++k) store_element<T>(w, i, regs[k], addr, k, mask);
+    }
+    if (w.clock) {
+        w.machine->checker->settle();
+        if (!(i.mod & kOrderMask)) lanes_agree<T>(w, i, mask, addr);
     }
     return kNext;
 }
@@ -357,7 +457,7 @@ int ld(RegView& r, const Inst& i, uint32_t mask) {
     Addresses addr;
     addresses(r, i, addr);
     const uint32_t bytes = access_bytes(i, sizeof(T));
-    resolve<S, false>(w, addr, mask, bytes);
+    resolve<S, false>(w, i, addr, mask, bytes);
     load_resolved<T>(w, i, mask, addr);
     return (i.flags & kFlagPoll) && polls(w, mask, addr, bytes) ? kYield : kNext;
 }
@@ -368,7 +468,7 @@ int st(RegView& r, const Inst& i, uint32_t mask) {
     Addresses addr;
     addresses(r, i, addr);
     const uint32_t bytes = access_bytes(i, sizeof(T));
-    resolve<S, true>(w, addr, mask, bytes);
+    resolve<S, true>(w, i, addr, mask, bytes);
     if (S == kGlobal && (i.flags & kFlagPoll)) {
         Machine& machine = *w.machine;
         each(mask, [&](uint32_t l) { machine.seen_at[addr.a[l]] = machine.now + kSignalLatency; });
@@ -405,10 +505,10 @@ int load_generic(RegView& r, const Inst& i, uint32_t mask) {
     addresses(r, i, addr);
     const uint32_t bytes = access_bytes(i, sizeof(T));
     const Split s = split(*w.cta, addr, mask);
-    if (s.global) resolve<kGlobal, false>(w, addr, s.global, bytes);
-    if (s.shared) resolve<kShared, false>(w, addr, s.shared, bytes);
-    if (s.cluster) resolve<kCluster, false>(w, addr, s.cluster, bytes);
-    if (s.local) resolve<kLocal, false>(w, addr, s.local, bytes);
+    if (s.global) resolve<kGlobal, false>(w, i, addr, s.global, bytes);
+    if (s.shared) resolve<kShared, false>(w, i, addr, s.shared, bytes);
+    if (s.cluster) resolve<kCluster, false>(w, i, addr, s.cluster, bytes);
+    if (s.local) resolve<kLocal, false>(w, i, addr, s.local, bytes);
     load_resolved<T>(w, i, mask, addr);
     return (i.flags & kFlagPoll) && polls(w, mask, addr, bytes) ? kYield : kNext;
 }
@@ -419,10 +519,10 @@ int store_generic(RegView& r, const Inst& i, uint32_t mask) {
     addresses(r, i, addr);
     const uint32_t bytes = access_bytes(i, sizeof(T));
     const Split s = split(*w.cta, addr, mask);
-    if (s.global) resolve<kGlobal, true>(w, addr, s.global, bytes);
-    if (s.shared) resolve<kShared, true>(w, addr, s.shared, bytes);
-    if (s.cluster) resolve<kCluster, true>(w, addr, s.cluster, bytes);
-    if (s.local) resolve<kLocal, true>(w, addr, s.local, bytes);
+    if (s.global) resolve<kGlobal, true>(w, i, addr, s.global, bytes);
+    if (s.shared) resolve<kShared, true>(w, i, addr, s.shared, bytes);
+    if (s.cluster) resolve<kCluster, true>(w, i, addr, s.cluster, bytes);
+    if (s.local) resolve<kLocal, true>(w, i, addr, s.local, bytes);
     return store_resolved<T>(w, i, mask, addr);
 }
 

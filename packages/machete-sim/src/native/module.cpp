@@ -29,7 +29,8 @@ using Records = nb::ndarray<const uint32_t, nb::shape<-1, 16>, nb::c_contig, nb:
 
 // Words of a record: op, guard, d, a, b, c, e, mod, ext, count, imm low, imm high, flags, 3 spare.
 Program* make_program(const Records& code, const Array<uint32_t>& ext, const Array<uint64_t>& constants,
-                      uint32_t register_bytes, uint32_t predicates, uint32_t static_shared, uint32_t local_bytes) {
+                      const Array<uint32_t>& use_starts, const Array<uint32_t>& uses, uint32_t register_bytes,
+                      uint32_t predicates, uint32_t static_shared, uint32_t local_bytes) {
     auto program = std::make_unique<Program>();
     const auto& table = opcodes();
     program->code.resize(code.shape(0));
@@ -49,6 +50,8 @@ Program* make_program(const Records& code, const Array<uint32_t>& ext, const Arr
     }
     program->ext.assign(ext.data(), ext.data() + ext.size());
     program->constants.assign(constants.data(), constants.data() + constants.size());
+    program->use_starts.assign(use_starts.data(), use_starts.data() + use_starts.size());
+    program->uses.assign(uses.data(), uses.data() + uses.size());
     program->register_bytes = register_bytes;
     program->predicates = predicates;
     program->static_shared = static_shared;
@@ -90,7 +93,8 @@ using RegionTuple = std::tuple<uint64_t, uint64_t, std::string, bool>;
 
 nb::dict launch(const Program& program, const Array<uint8_t>& params, std::array<uint32_t, 3> grid,
                 std::array<uint32_t, 3> block, std::array<uint32_t, 3> cluster, uint32_t dynamic_shared, uint32_t resident, uint64_t seed,
-                uint64_t max_instructions, const std::vector<RegionTuple>& regions, const nb::object& progress) {
+                uint64_t max_instructions, bool races, const std::vector<RegionTuple>& regions,
+                const nb::object& progress) {
     Launch l;
     l.grid = grid;
     l.block = block;
@@ -99,6 +103,7 @@ nb::dict launch(const Program& program, const Array<uint8_t>& params, std::array
     l.resident = resident;
     l.seed = seed;
     l.max_instructions = max_instructions;
+    l.races = races;
     for (const auto& [address, bytes, name, writable] : regions)
         l.regions.push_back({address, address + bytes, name, writable});
     // Tensor maps among the parameters must stay 64-byte aligned.
@@ -149,11 +154,11 @@ NB_MODULE(_core, m) {
     m.doc() = "Native interpreter of machete.sim";
     nb::class_<Program>(m, "Program");
     m.def("make_program", &make_program, nb::rv_policy::take_ownership, nb::arg("code"), nb::arg("ext"),
-          nb::arg("constants"), nb::arg("register_bytes"), nb::arg("predicates"), nb::arg("static_shared"),
+          nb::arg("constants"), nb::arg("use_starts"), nb::arg("uses"), nb::arg("register_bytes"), nb::arg("predicates"), nb::arg("static_shared"),
           nb::arg("local_bytes"));
     m.def("launch", &launch, nb::arg("program"), nb::arg("params"), nb::arg("grid"), nb::arg("block"), nb::arg("cluster"),
           nb::arg("dynamic_shared"), nb::arg("resident"), nb::arg("seed"), nb::arg("max_instructions"),
-          nb::arg("regions"), nb::arg("progress").none());
+          nb::arg("races"), nb::arg("regions"), nb::arg("progress").none());
     m.def("opcode_names", &opcode_names, "Names of the native handlers; an opcode is an index into this list.");
     m.attr("SHARED_BASE") = kSharedBase;
     m.attr("SHARED_WINDOW") = kSharedWindow;

@@ -116,6 +116,8 @@ int multiply(RegView& r, const Inst& i, uint32_t mask) {
     }
     const SharedView shared{cta.shared + cta.shared_begin, kSharedBase, cta.shared_end - cta.shared_begin,
                             cta.shadow + cta.shared_begin};
+    if (machine.checker)
+        for (uint32_t k = 0; k < 4; ++k) check_product(*cta.warps[first + k], ext, n, a_in_registers ? 4 : 0);
     SharedFault fault;
     if (!wgmma(kind, d, a_in_registers ? a : nullptr, a_bits, b_bits, scale != 0, shared, fault)) {
         if (fault.kind == SharedFault::Kind::uninitialised)
@@ -127,6 +129,13 @@ int multiply(RegView& r, const Inst& i, uint32_t mask) {
     WgmmaOperand pending{group.committed, 0, w.pc, {}};
     if (!a_in_registers) add_chunks(a_bits, !kind.a_mn_major, element_bytes(kind.a), 64, kind.k, pending.chunks);
     add_chunks(b_bits, !kind.b_mn_major, element_bytes(kind.b), kind.n, kind.k, pending.chunks);
+    if (Checker* checker = machine.checker.get()) {
+        if (!group.agent.index) group.agent = checker->new_agent(cta);
+        for (const uint32_t address : pending.chunks)
+            checker->async_shared(w, cta, address + (cta.rank << kRankShift), 16, first_lane(mask), group.agent, group.committed + 1, kAsyncProxy);
+        for (uint32_t k = 0; k < 4; ++k)
+            product_issued(*cta.warps[first + k], ext, n, a_in_registers ? 4 : 0, group.committed + 1);
+    }
     pending.checksum = sum(cta, pending.chunks);
     group.pending.push_back(std::move(pending));
     return kSuspend;  // woken already
@@ -136,6 +145,7 @@ int multiply(RegView& r, const Inst& i, uint32_t mask) {
 int commit(RegView& r, const Inst&, uint32_t mask) {
     Warp& w = warp_of(r);
     if (const int flow = converge_all(w, mask)) return flow;
+    ++w.products_committed;
     if (w.index % 4 == 0) ++w.cta->warpgroups[w.index / 4].committed;
     return kNext;
 }
@@ -143,10 +153,14 @@ int commit(RegView& r, const Inst&, uint32_t mask) {
 int wait(RegView& r, const Inst& i, uint32_t mask) {  // imm: groups that may stay pending
     Warp& w = warp_of(r);
     if (const int flow = converge_all(w, mask)) return flow;
-    if (w.index % 4 != 0) return kNext;
     Cta& cta = *w.cta;
     Warpgroup& group = cta.warpgroups[w.index / 4];
     const auto keep = static_cast<uint64_t>(i.imm);
+    if (w.clock && w.products_committed > keep) {
+        w.machine->checker->complete(w, mask, group.agent, w.products_committed - keep);
+        if (w.products) w.products->done = std::max(w.products->done, w.products_committed - keep);
+    }
+    if (w.index % 4 != 0) return kNext;
     for (const WgmmaOperand& op : group.pending) {
         if (op.group + keep >= group.committed) continue;
         if (sum(cta, op.chunks) != op.checksum)
@@ -159,9 +173,19 @@ int wait(RegView& r, const Inst& i, uint32_t mask) {  // imm: groups that may st
     return kNext;
 }
 
-const NamedHandler table[] = {{"wgmma", multiply}, {"wgmma.commit", commit}, {"wgmma.wait", wait}};
+// wgmma.fence orders accesses to registers before the products that follow.
+int fence(RegView& r, const Inst&, uint32_t mask) {
+    Warp& w = warp_of(r);
+    if (const int flow = converge_all(w, mask)) return flow;
+    if (w.clock) product_fence(w);
+    return kNext;
+}
+
+const NamedHandler table[] = {{"wgmma.fence", fence}, {"wgmma", multiply}, {"wgmma.commit", commit}, {"wgmma.wait", wait}};
 
 }  // namespace
+
+Handler wgmma_handler() { return multiply; }
 
 HandlerTable wgmma_handlers() { return {table, static_cast<int>(sizeof(table) / sizeof(table[0]))}; }
 

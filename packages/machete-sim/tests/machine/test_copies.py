@@ -13,9 +13,10 @@ from machete.sim._core import engine
 Launch = Callable[..., Report]
 SHARED = ".shared .align 128 .b8 tile[16384]; .shared .align 8 .b8 bar[32];"
 ONE = f"{SHARED} mov.u32 %r0, %tid.x; setp.ne.u32 %p0, %r0, 0;"
-INIT = f"{ONE} @!%p0 mbarrier.init.shared::cta.b64 [bar], 1; bar.sync 0;"
+INIT = f"{ONE} @!%p0 mbarrier.init.shared::cta.b64 [bar], 1; fence.mbarrier_init.release.cluster; bar.sync 0;"
 WAIT = "AGAIN: mbarrier.try_wait.parity.shared::cta.b64 %p1, [bar], 0; @!%p1 bra AGAIN;"
 LOAD = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [tile], [%a0], {0}, [bar];"
+FENCE = "fence.proxy.async.shared::cta;"
 STORE = "cp.async.bulk.global.shared::cta.bulk_group [%a0], [{0}], 16;"
 MULTICAST = LOAD.format(16).replace("bytes [", "bytes.multicast::cluster [").replace("[bar]", "[bar], 3")
 EXPECT = "mbarrier.arrive.expect_tx.shared::cta.b64 _, [bar], {0};"
@@ -66,7 +67,7 @@ def test_bulk_reduction(launch: Launch, kind: str, dtype: type, seed: int) -> No
     launch(
         f"""
         {ONE} mul.wide.u32 %d0, %r0, 4; cvt.u32.u64 %r2, %d0; mov.u32 %r3, tile; add.u32 %r3, %r3, %r2;
-        mov.b32 %r4, {one}; st.shared.b32 [%r3], %r4; bar.sync 0; @%p0 ret;
+        mov.b32 %r4, {one}; st.shared.b32 [%r3], %r4; {FENCE} bar.sync 0; @%p0 ret;
         cp.reduce.async.bulk.global.shared::cta.bulk_group.add.{kind} [%a0], [tile], 256;
         cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;
         """,
@@ -82,19 +83,25 @@ def test_groups_complete_in_order_of_the_wait(launch: Launch) -> None:
     """wait_group 1 leaves the youngest group alone: only the older source may be reused."""
     body = """
         @%p0 ret; st.shared.v4.u32 [tile], {%r0, %r0, %r0, %r0}; st.shared.v4.u32 [tile+16], {%r0, %r0, %r0, %r0};
-        cp.async.bulk.global.shared::cta.bulk_group [%a0], [tile], 16; cp.async.bulk.commit_group;
+        FENCE cp.async.bulk.global.shared::cta.bulk_group [%a0], [tile], 16; cp.async.bulk.commit_group;
         cp.async.bulk.global.shared::cta.bulk_group [%a0+16], [tile+16], 16; cp.async.bulk.commit_group;
         cp.async.bulk.wait_group.read 1; st.shared.u32 [REUSED], 9; cp.async.bulk.wait_group 0;
-    """
+    """.replace("FENCE", FENCE)
     launch(ONE + body.replace("REUSED", "tile"), [aligned(64)], seed=4)
-    with pytest.raises(Race, match="overwritten before the store had read it"):
-        launch(ONE + body.replace("REUSED", "tile+16"), [aligned(64)], seed=4)
+    for check, message in (("memory", "overwritten before the store had read it"), ("races", "may still read it")):
+        with pytest.raises(Race, match=message):
+            launch(ONE + body.replace("REUSED", "tile+16"), [aligned(64)], seed=4, check=check)
 
 
 def test_reading_before_the_copy_lands(launch: Launch) -> None:
     x = pattern(256)
     with pytest.raises(Uninitialised, match="copy into it is in flight"):
-        launch(f"{INIT} @%p0 ret; {EXPECT.format(1024)} {LOAD.format(1024)} ld.shared.u32 %r1, [tile];", [x], seed=4)
+        launch(
+            f"{INIT} @%p0 ret; {EXPECT.format(1024)} {LOAD.format(1024)} ld.shared.u32 %r1, [tile];",
+            [x],
+            seed=4,
+            check="memory",
+        )
 
 
 def test_a_late_reader_is_caught_in_a_reused_stage(launch: Launch) -> None:
@@ -108,6 +115,7 @@ def test_a_late_reader_is_caught_in_a_reused_stage(launch: Launch) -> None:
             """,
             [x],
             seed=4,
+            check="memory",
         )
 
 
@@ -120,7 +128,7 @@ def test_a_late_reader_is_caught_in_a_reused_stage(launch: Launch) -> None:
         (f"{EXPECT.format(1040)} {LOAD.format(1040)} {WAIT}", OutOfBounds, "runs past its end"),
         ("cp.async.bulk.global.shared::cta.bulk_group [%a0], [tile], 16;", Uninitialised, "never written"),
         (f"mov.u32 %r1, 99984; {STORE.format('%r1')}", OutOfBounds, "shared address"),
-        (f"st.shared.v4.u32 [tile], {{%r0, %r0, %r0, %r0}}; {STORE.format('tile')} ret;", Race, "read is missing"),
+        (f"st.shared.v2.b64 [tile], {{%d0, %d0}}; {FENCE} {STORE.format('tile')} ret;", Race, "read is missing"),
         (MULTICAST, OutOfBounds, "cluster of 1"),
     ],
 )  # fmt: skip
@@ -155,7 +163,12 @@ def test_cp_async(launch: Launch, seed: int) -> None:
 
 def test_cp_async_without_waiting(launch: Launch) -> None:
     with pytest.raises(Uninitialised, match="in flight"):
-        launch(f"{ONE} cp.async.ca.shared.global [tile], [%a0], 16; ld.shared.u32 %r1, [tile];", [pattern(64)], seed=4)
+        launch(
+            f"{ONE} cp.async.ca.shared.global [tile], [%a0], 16; ld.shared.u32 %r1, [tile];",
+            [pattern(64)],
+            seed=4,
+            check="memory",
+        )
 
 
 def test_cp_async_arrives_at_an_mbarrier(launch: Launch) -> None:
@@ -245,7 +258,7 @@ def test_tile_reduction(launch: Launch) -> None:
     launch(
         f"""
         {ONE} shl.b32 %r2, %r0, 2; mov.u32 %r3, tile; add.u32 %r3, %r3, %r2; mov.b32 %r4, 0x3C003C00;
-        st.shared.b32 [%r3], %r4; bar.sync 0; @%p0 ret;
+        st.shared.b32 [%r3], %r4; {FENCE} bar.sync 0; @%p0 ret;
         cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group [%a0, {{0, 0}}], [tile];
         cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;
         """,

@@ -180,6 +180,9 @@ def test_global_out_of_bounds_names_the_neighbour(launch: Launch) -> None:
     assert "lanes 16" in str(error)
 
 
+FIRST = "mov.u32 %r1, %tid.x; setp.ne.u32 %p1, %r1, 0; @%p1 ret;"
+
+
 @pytest.mark.parametrize(
     ("body", "error", "message"),
     [
@@ -190,10 +193,10 @@ def test_global_out_of_bounds_names_the_neighbour(launch: Launch) -> None:
         ("mov.u32 %r1, 0; ld.shared.b32 %r2, [%r1];", OutOfBounds, "shared address 0"),
         ("mov.u32 %r1, 99996; st.shared.b32 [%r1], %r2;", OutOfBounds, "this CTA has"),
         ("ld.shared.b32 %r1, [tile];", Uninitialised, "never written"),
-        ("st.shared.b16 [tile], %h1; ld.shared.b32 %r1, [tile];", Uninitialised, "0x402"),
+        ("mov.b16 %h1, 1; st.shared.b16 [tile], %h1; ld.shared.b32 %r1, [tile];", Uninitialised, "0x402"),
         ("mov.u64 %d1, tile; cvta.shared.u64 %d2, %d1; ld.b32 %r1, [%d2];", Uninitialised, "never written"),
         ("mov.u32 %r1, tile; atom.shared.add.u32 %r2, [%r1], 1;", Uninitialised, "never written"),
-        ("mbarrier.init.shared.b64 [tile], 1; ld.shared.b64 %d1, [tile];", MbarrierMisuse, "holds an mbarrier"),
+        (f"{FIRST} mbarrier.init.shared.b64 [tile], 1; ld.shared.b64 %d1, [tile];", MbarrierMisuse, "an mbarrier"),
         ("mov.b64 %d1, 0; ld.local.b32 %r1, [%d1+16];", OutOfBounds, "a thread has 0 bytes"),
         ("ld.param.b32 %r1, [p0+8];", OutOfBounds, "parameters have 8 bytes"),
         ("mov.u64 %d1, 64; ld.global.b32 %r1, [%d1];", OutOfBounds, "starts"),

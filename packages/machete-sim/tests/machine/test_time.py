@@ -72,7 +72,8 @@ def test_copies_share_the_bandwidth_of_their_cta(seed: int, launch: Launch) -> N
         f"""
         .shared .align 128 .b8 tile[32768]; .shared .align 8 .b8 bar[8];
         mov.u32 %r0, %tid.x; setp.ne.u32 %p0, %r0, 0; @%p0 ret;
-        mbarrier.init.shared.b64 [bar], 1; mbarrier.arrive.expect_tx.shared.b64 _, [bar], 32768;
+        mbarrier.init.shared.b64 [bar], 1; fence.mbarrier_init.release.cluster;
+        mbarrier.arrive.expect_tx.shared.b64 _, [bar], 32768;
         mov.u32 %r1, tile; add.u32 %r2, %r1, 16384; mov.u32 %r3, bar;
         cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r1], [%a1], 16384, [%r3];
         cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r2], [%a1+16384], 16384, [%r3];

@@ -13,7 +13,9 @@ from .errors import (
     Livelock,
     MbarrierMisuse,
     Misaligned,
+    MissingProxyFence,
     OutOfBounds,
+    PendingRegisters,
     PtxSyntaxError,
     Race,
     SimulationError,
@@ -25,6 +27,7 @@ from .errors import (
 )
 from .image import Image
 from .launch import LaunchConfig, Region, Report, run
+from .recording import RecordedLaunch, record_launches
 
 __all__ = [
     "BadDescriptor",
@@ -37,9 +40,12 @@ __all__ = [
     "Livelock",
     "MbarrierMisuse",
     "Misaligned",
+    "MissingProxyFence",
     "OutOfBounds",
+    "PendingRegisters",
     "PtxSyntaxError",
     "Race",
+    "RecordedLaunch",
     "Region",
     "Report",
     "SimulationError",
@@ -48,5 +54,6 @@ __all__ = [
     "UnknownInstruction",
     "Unsupported",
     "UnsupportedLaunch",
+    "record_launches",
     "run",
 ]

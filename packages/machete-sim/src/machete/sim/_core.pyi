@@ -17,6 +17,8 @@ def make_program(
     code: np.ndarray,
     ext: np.ndarray,
     constants: np.ndarray,
+    use_starts: np.ndarray,
+    uses: np.ndarray,
     register_bytes: int,
     predicates: int,
     static_shared: int,
@@ -32,6 +34,7 @@ def launch(
     resident: int,
     seed: int,
     max_instructions: int,
+    races: bool,
     regions: Sequence[tuple[int, int, str, bool]],
     progress: Callable[[int, int], None] | None,
 ) -> dict[str, Any]: ...

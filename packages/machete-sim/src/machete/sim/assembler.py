@@ -386,16 +386,29 @@ class Assembler:
 
         code = np.array([located(record) for record in self.records], np.uint32).reshape(-1, 16)
         words = np.concatenate(self._constant_words) if self._constant_words else np.zeros(16, np.uint64)
+        starts, uses = self._uses(places)
         program = _core.make_program(
             code,
             np.array(located(self.ext) or [0], np.uint32),
             words,
+            starts,
+            uses,
             register_bytes=register_bytes,
             predicates=self._next_predicate,
             static_shared=self.static_shared,
             local_bytes=self.local_bytes,
         )
         return Code(program, self.places, self.marks, self.static_shared, len(self.records))
+
+    def _uses(self, places: "Sequence[int]") -> tuple[np.ndarray, np.ndarray]:
+        """The 32-bit registers that each record reads and, with the top bit, writes (native Program::uses)."""
+        starts, uses = [0], []
+        for access in self._accesses:
+            for registers, flag in ((access.reads, 0), (access.writes, 1 << 31)):
+                for register in registers:
+                    uses += [places[register] + at | flag for at in range(0, SLOT * self._widths[register] // 32, SLOT)]
+            starts.append(len(uses))
+        return np.array(starts, np.uint32), np.array(uses or [0], np.uint32)
 
     def _mark(self, ins: Instruction) -> None:
         mark = self.kernel.marks[int(ins.operands)]

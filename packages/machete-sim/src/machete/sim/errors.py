@@ -159,6 +159,18 @@ class BadDescriptor(ExecutionError):
     kind = "bad descriptor"
 
 
+class MissingProxyFence(ExecutionError):
+    """Memory was written through the generic proxy and is used by an asynchronous one without a proxy fence."""
+
+    kind = "missing proxy fence"
+
+
+class PendingRegisters(ExecutionError):
+    """A register is used while an asynchronous product (wgmma) may still read or write it."""
+
+    kind = "pending registers"
+
+
 # In the order of FaultKind in native/fault.hpp.
 FAULTS: tuple[type[ExecutionError], ...] = (
     OutOfBounds,
@@ -173,6 +185,8 @@ FAULTS: tuple[type[ExecutionError], ...] = (
     Trap,
     Unsupported,
     BadDescriptor,
+    MissingProxyFence,
+    PendingRegisters,
 )
 
 

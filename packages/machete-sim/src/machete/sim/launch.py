@@ -1,7 +1,7 @@
 """Running an image: what memory it may touch, how it is launched, what came of it."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -9,6 +9,8 @@ import numpy as np
 from . import _core
 from .errors import FAULTS, ExecutionError, UnsupportedLaunch, WaitingWarp
 from .image import Image
+from .recording import note
+from .settings import Check, default_check
 
 MAX_THREADS = 1024
 MAX_CLUSTER = 16  # the non-portable size of sm_90 and sm_100
@@ -30,7 +32,8 @@ class Region:
 class LaunchConfig:
     """grid, block: CTAs and threads (x, y, z). dynamic_shared: bytes of a CTA. cluster: CTAs (None: what the kernel was
     compiled for, else one). sms: how many CTAs are resident at a time (None: all). seed: order of warps and of
-    asynchronous completions. max_instructions: warp instructions until a livelock.
+    asynchronous completions. max_instructions: warp instructions until a livelock. check: "memory" for bounds,
+    initialisation and barriers; "races" for happens-before as well (default: MACHETE_SIM_CHECK).
     """
 
     grid: tuple[int, int, int]
@@ -40,6 +43,7 @@ class LaunchConfig:
     sms: int | None = None
     seed: int = 0
     max_instructions: int = 2_000_000_000
+    check: Check = field(default_factory=default_check)
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,7 @@ def run(
     the CTAs retired. Raises an ExecutionError that names the place, or UnsupportedLaunch before anything runs.
     """
     cluster = _check(image, params, config)
+    note(image, params, config, memory)
     regions = [(r.address, r.nbytes, r.name, r.writable) for r in memory if r.nbytes]
     regions += [(a.ctypes.data, a.nbytes, name, writable) for a, name, writable in image.variables if a.nbytes]
     result = _core.launch(
@@ -92,6 +97,7 @@ def run(
         config.sms or 0,
         config.seed,
         config.max_instructions,
+        config.check == "races",
         regions,
         progress,
     )

@@ -172,11 +172,12 @@ class GemvGemm(GemmOp):
             if const_expr(len(epilogue) > 0):
                 for row in cutlass.range_constexpr(self.tile_size_M):
                     for i in cutlass.range_constexpr(self.tile_size_N):
-                        # Only the first warp needs them; the others fetch one element that is there.
+                        # Only the first warp needs them; the others fetch one element that is there, of this chunk:
+                        # where the result takes the operand's place, other CTAs overwrite what is theirs.
                         valid = warp == 0 and columns[i] < self.N and row < self.M
                         place = (
                             cutlass.select_(valid, Int32(row), Int32(0)),
-                            cutlass.select_(valid, columns[i], Int32(0)),
+                            cutlass.select_(valid, columns[i], self._column(tiles, begin, Int32(0), stages)),
                         )
                         fetched.append([fusion.fetch(0, *place) for fusion in epilogue])
             together = GROUP if const_expr(self.grouped) else 1

@@ -48,7 +48,7 @@ class Instruction:
 
     @property
     def fences(self):
-        """Whether copies of later instructions read what this one writes."""
+        """Whether copies of later instructions read or overwrite what this one writes."""
         return (self.flags & FENCES) != 0
 
     @property

@@ -191,6 +191,7 @@ class LoadRing(_Ring):
         if lane * itemsize < nbytes - bulk:
             element = ptx.global_word(tensor.element_type, source + Int64(bulk + lane * itemsize))
             ptx.store_shared_word(tensor.element_type, target + (bulk + lane * itemsize), element)
+            ptx.fence_async_shared()  # the next copy into this page overwrites it through another proxy
 
     @cute.jit
     def load_bytes(self, stage, source, nbytes, offset):

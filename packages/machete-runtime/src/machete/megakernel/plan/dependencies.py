@@ -103,6 +103,13 @@ def reads_loaded(consumer: Sequence[Access], hazards: Iterable[Hazard]) -> bool:
     return any(kind == "RAW" and tensor in loaded for kind, _, tensor in hazards)
 
 
+def needs_fence(consumer: Sequence[Access], hazards: Iterable[Hazard]) -> bool:
+    """Whether copies of the consumer read or overwrite what the producer may have written through the generic proxy."""
+    hazards = list(hazards)
+    stored = {access.tensor for access in consumer if access.stored}
+    return reads_loaded(consumer, hazards) or any(kind == "WAW" and tensor in stored for kind, _, tensor in hazards)
+
+
 def reduce_hazards(hazards: Hazards) -> tuple[Dependency, ...]:
     """The dependencies that the others do not imply: the transitive reduction, in order of consumer."""
     ancestors: dict[int, int] = {}  # op -> bit set

@@ -23,6 +23,7 @@ class Access:
         footprint: its bytes; addresses count from the region's first byte.
         reads, writes: what the op does with it.
         loaded: the op may read it ahead of its dependencies: `load` names it, or `early` does.
+        stored: `store` names it, which writes through the asynchronous proxy.
     """
 
     tensor: str
@@ -31,6 +32,7 @@ class Access:
     reads: bool
     writes: bool
     loaded: bool
+    stored: bool
 
 
 def accesses_of(ops: Sequence[ScheduledOp]) -> tuple[tuple[Access, ...], ...]:
@@ -61,6 +63,7 @@ def accesses_of(ops: Sequence[ScheduledOp]) -> tuple[tuple[Access, ...], ...]:
                 reads=declaration.tensors[info.name].is_read,
                 writes=declaration.tensors[info.name].is_written,
                 loaded=info.name in declaration.read_ahead,
+                stored=declaration.tensors[info.name].is_written and info.name in declaration.named_by("store"),
             )
         )
     return tuple(map(tuple, accesses))

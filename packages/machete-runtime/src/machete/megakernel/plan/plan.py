@@ -18,7 +18,7 @@ from machete.megakernel.abi.scheduled import ScheduledOp
 from machete.megakernel.abi.target import Target
 from machete.megakernel.plan import serial, verification
 from machete.megakernel.plan.cost import RATES, Profile, tile_times
-from machete.megakernel.plan.dependencies import Dependency, find_hazards, reads_loaded, reduce_hazards
+from machete.megakernel.plan.dependencies import Dependency, find_hazards, needs_fence, reads_loaded, reduce_hazards
 from machete.megakernel.plan.grouping import Grouping
 from machete.megakernel.plan.kinds import Kind, kinds_of
 from machete.megakernel.plan.memory import Access, accesses_of
@@ -81,7 +81,7 @@ class Plan:
         queues: instructions, with the waits and the signals of each.
         waits: lists of waits that instructions name; the first one is empty.
         loader_waits: for each op whether something that `load` reads is written by an earlier op.
-        fences: for each op whether a later op loads what it writes, by copies that need a proxy fence before them.
+        fences: for each op whether copies of a later op read or overwrite what it writes: they need a fence between.
         shared: the shared memory of each CTA.
     """
 
@@ -160,13 +160,11 @@ class Plan:
             ordered=schedule == "static",
         )
         # Of all hazards, not the reduced ones: an edge that others imply is still a reason to wait, and to fence.
-        loads = [
-            (producer, consumer)
-            for consumer, found in hazards.items()
-            for producer, pairs in found.items()
-            if reads_loaded(accesses[consumer], pairs)
+        edges = [
+            (producer, consumer, pairs) for consumer, found in hazards.items() for producer, pairs in found.items()
         ]
-        loaded_by, loads_from = {producer for producer, _ in loads}, {consumer for _, consumer in loads}
+        loads_from = {consumer for _, consumer, pairs in edges if reads_loaded(accesses[consumer], pairs)}
+        fencing = {producer for producer, consumer, pairs in edges if needs_fence(accesses[consumer], pairs)}
         shared = SharedLayout.build(kinds, target)
         return cls(
             target=target,
@@ -183,7 +181,7 @@ class Plan:
             queues=queues,
             waits=waits,
             loader_waits=tuple(op in loads_from for op in range(len(ops))),
-            fences=tuple(op in loaded_by for op in range(len(ops))),
+            fences=tuple(op in fencing for op in range(len(ops))),
             shared=shared.fetched() if schedule == "dynamic" else shared,
         )
 

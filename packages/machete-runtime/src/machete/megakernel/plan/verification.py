@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from machete.megakernel.abi.errors import PlanError
-from machete.megakernel.plan.dependencies import Hazard, find_hazards, reads_loaded
+from machete.megakernel.plan.dependencies import Hazard, find_hazards, needs_fence, reads_loaded
 from machete.megakernel.plan.grouping import MAX_GROUPS, Grouping
 from machete.megakernel.plan.ordering import Knowledge, needs_of
 from machete.megakernel.plan.queues import COLUMNS, COUNT, FIRST, OP, SIGNAL, STEP, TOTAL, WAITS
@@ -304,8 +304,9 @@ def _verify_loads(plan: Plan, producer: int, consumer: int, pairs: Iterable[Haza
         what = f"{_name(plan, consumer)} loads what {_name(plan, producer)} writes"
         if not plan.loader_waits[consumer]:
             raise _fail(f"the loader of {_name(plan, consumer)} does not wait", "loader_waits", what)
-        if not plan.fences[producer]:
-            raise _fail(f"{_name(plan, producer)} signals without a proxy fence", "fences", what)
+    if needs_fence(plan.ops[consumer].accesses, pairs) and not plan.fences[producer]:
+        what = f"copies of {_name(plan, consumer)} read or overwrite what {_name(plan, producer)} writes"
+        raise _fail(f"{_name(plan, producer)} signals without a proxy fence", "fences", what)
 
 
 def _not_ordered(

@@ -61,6 +61,7 @@ def arrive(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None
     if groups.get("space") == "shared::cluster" and d != NO_OPERAND:
         raise asm.error("an arrival in .shared::cluster returns no state")
     mod = ("tx" in groups) | (groups["op"] == "arrive_drop") << 1 | ("no" in groups) << 2
+    mod |= (groups.get("sem") == "relaxed") << 3
     asm.emit("mbarrier.arrive", d=d, a=a, b=b, imm=imm, flags=flags, mod=mod)
 
 
@@ -83,7 +84,7 @@ def wait(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
         b=asm.source(ops[2], "u32" if parity else "b64"),
         imm=imm,
         flags=flags,
-        mod=parity | blocking << 1,
+        mod=parity | blocking << 1 | (groups.get("sem") == "relaxed") << 2,
     )
 
 

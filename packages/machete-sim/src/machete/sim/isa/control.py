@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from ..ptx import Immediate, Name
 from .form import Groups, form
-from .memory import ATOMIC_TYPES, OPERATIONS, generic_address
+from .memory import ATOMIC_TYPES, OPERATIONS, SCOPES, generic_address
 from .types import NO_OPERAND
 
 if TYPE_CHECKING:
@@ -51,19 +51,53 @@ def setmaxnreg(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> 
 
 @form(
     "griddepcontrol.{op:launch_dependents|wait}",
+    "fence.proxy.alias",
+    "fence.proxy.tensormap::generic.release.{scope:cta|cluster|gpu|sys}",
+    section="9.7.13.4",
+)
+def no_effect(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
+    asm.expect(ops, 0)
+    asm.emit("nop")
+
+
+# As in native/control.cpp: what becomes visible to the asynchronous proxy; a memory fence and its scope.
+SHARED, GLOBAL, BARRIERS, MEMORY, SCOPE_SHIFT = 1, 2, 4, 8, 4
+
+
+@form(
     "membar.{scope:cta|gl|sys}",
     "fence[.{sem:sc|acq_rel|acquire|release}].{scope:cta|cluster|gpu|sys}",
-    "fence.mbarrier_init.release.cluster",
-    "fence.{sem:acquire|release}.sync_restrict::shared::{space:cta|cluster}.cluster",
-    "fence.proxy.{proxy:alias|async|async.global|async.shared::cta|async.shared::cluster}",
-    "fence.proxy.tensormap::generic.release.{scope:cta|cluster|gpu|sys}",
-    "fence.proxy.async::generic.{sem:acquire|release}.sync_restrict::shared::{space:cta|cluster}.cluster",
-    "wgmma.fence.sync.aligned",
+    "fence.{sem:acquire|release}.sync_restrict::shared::{space:cta|cluster}.{scope:cluster}",
     section="9.7.13.4",
 )
 def fence(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
     asm.expect(ops, 0)
-    asm.emit("nop")
+    asm.emit("fence", mod=MEMORY | SCOPES[groups["scope"]] << SCOPE_SHIFT)
+
+
+@form("fence.mbarrier_init.release.{scope:cluster}", section="9.7.13.4")
+def fence_mbarrier_init(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
+    asm.expect(ops, 0)
+    asm.emit("fence", mod=BARRIERS | MEMORY | SCOPES[groups["scope"]] << SCOPE_SHIFT)
+
+
+@form(
+    "fence.proxy.async[.{space:global|shared::cta|shared::cluster}]",
+    "fence.proxy.async::generic.{sem:acquire|release}.sync_restrict::{space:shared::cta|shared::cluster}.cluster",
+    section="9.7.13.4",
+)
+def fence_proxy(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
+    asm.expect(ops, 0)
+    space = groups.get("space")
+    asm.emit(
+        "fence", mod=(0 if space == "global" else SHARED | BARRIERS) | (GLOBAL if space in (None, "global") else 0)
+    )
+
+
+@form("wgmma.fence.sync.aligned", section="9.7.15.7.1")
+def fence_wgmma(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
+    asm.expect(ops, 0)
+    asm.emit("wgmma.fence")
 
 
 @form("fence.proxy.tensormap::generic.acquire.{scope:cta|cluster|gpu|sys}", section="9.7.13.4")
@@ -202,4 +236,4 @@ for _name, _suffix in (("bar", ""), ("bar.cta", ""), ("barrier", "[.aligned]"), 
 )
 def bar_cluster(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
     asm.expect(ops, 0)
-    asm.emit(f"barrier.cluster.{groups['op']}")
+    asm.emit(f"barrier.cluster.{groups['op']}", mod=groups.get("sem") == "relaxed")

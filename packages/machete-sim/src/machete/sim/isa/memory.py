@@ -1,7 +1,8 @@
 """Loads, stores, atomics and prefetches (PTX ISA 9.7.9.8 to 9.7.9.18, 9.7.13.6 to 9.7.13.8).
 
-Cache and eviction hints are listed, checked and have no effect. Ordering modifiers have none either, as warps are
-interleaved at whole instructions; loads that have them count as polling when they see the same value again.
+Cache and eviction hints are listed, checked and have no effect. Warps are interleaved at whole instructions, so
+ordering modifiers change no value: they are what the race checker goes by, and loads that have them count as polling
+when they see the same value again.
 """
 
 from typing import TYPE_CHECKING
@@ -14,6 +15,10 @@ if TYPE_CHECKING:
     from ..assembler import Assembler
     from ..ptx import Operand
 
+# MemoryOrder and ScopeLevel in native/checker.hpp.
+ORDERS = {"relaxed": 1, "volatile": 1, "acquire": 2, "release": 3, "acq_rel": 4}
+SCOPES = {"cta": 0, "cluster": 1, "gpu": 2, "gl": 2, "sys": 3}
+SCOPE_SHIFT, ATOMIC_ORDER_SHIFT = 3, 16
 SCOPE = "{scope:cta|cluster|gpu|sys}"
 L1 = "{l1:L1::evict_normal|L1::evict_unchanged|L1::evict_first|L1::evict_last|L1::no_allocate}"
 L2 = "{l2:L2::evict_normal|L2::evict_first|L2::evict_last}"
@@ -31,6 +36,12 @@ def native_space(groups: Groups) -> str:
     if space == "shared::cluster":
         return "cluster"
     return {"const": "global"}.get(space.partition(":")[0], space.partition(":")[0])
+
+
+def ordering(groups: Groups) -> int:
+    """MemoryOrder and ScopeLevel of a load or store; volatile is relaxed at the widest scope."""
+    order = groups.get("order")
+    return 0 if order is None else ORDERS[order] | SCOPES[groups.get("scope", "sys")] << SCOPE_SHIFT
 
 
 def checked_vector(asm: "Assembler", operand: "Operand", groups: Groups) -> "tuple[Operand, ...]":
@@ -68,17 +79,17 @@ def load(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
     )
     name = f"ld.{space}.{WIDTHS[kind]}"
     if "vec" in groups:
-        asm.emit(name, a=a, imm=offset, flags=flags, ext=registers, defines=len(registers))
+        asm.emit(name, a=a, imm=offset, flags=flags, mod=ordering(groups), ext=registers, defines=len(registers))
     else:
-        asm.emit(name, d=registers[0], a=a, imm=offset, flags=flags)
+        asm.emit(name, d=registers[0], a=a, imm=offset, flags=flags, mod=ordering(groups))
 
 
 @form(
     f"st[.weak][.{STORE_SPACE}][.{L1}][.{L2}][.{HINT}]{TAIL}",
     f"st[.weak][.{STORE_SPACE}].{{cop:wb|cg|cs|wt}}[.{HINT}]{TAIL}",
-    f"st.volatile[.{STORE_SPACE}]{TAIL}",
+    f"st.{{order:volatile}}[.{STORE_SPACE}]{TAIL}",
     f"st.{{order:relaxed|release}}.{SCOPE}[.{STORE_SPACE}][.{L1}][.{L2}][.{HINT}]{TAIL}",
-    f"st.mmio.relaxed.sys[.{{space:global}}].{KINDS}",
+    f"st.mmio.{{order:relaxed}}.sys[.{{space:global}}].{KINDS}",
     section="9.7.9.11",
 )
 def store(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
@@ -98,9 +109,9 @@ def store(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
     flags = wide | width_flags.pop() | (POLL if "order" in groups else 0)
     name = f"st.{native_space(groups)}.{WIDTHS[kind]}"
     if "vec" in groups:
-        asm.emit(name, a=a, imm=offset, flags=flags, ext=registers)
+        asm.emit(name, a=a, imm=offset, flags=flags, mod=ordering(groups), ext=registers)
     else:
-        asm.emit(name, d=registers[0], a=a, imm=offset, flags=flags, reads_d=True)
+        asm.emit(name, d=registers[0], a=a, imm=offset, flags=flags, mod=ordering(groups), reads_d=True)
 
 
 # ---- atomics
@@ -157,6 +168,8 @@ def _atomic(
         space, flags = "shared", flags | CLUSTER
     name = f"atom.{space}.{WIDTHS[kind]}"
     mod = OPERATIONS[groups["op"]] | ATOMIC_TYPES[kind] << 8
+    order = ORDERS[groups.get("sem", "relaxed")] | SCOPES[groups.get("scope", "gpu")] << SCOPE_SHIFT
+    mod |= order << ATOMIC_ORDER_SHIFT
     if "vec" in groups:
         count = int(groups["vec"][1:])
         targets = [NO_OPERAND] * count if target is None else [asm.dest(op, kind) for op in asm.vector(target, count)]
