@@ -48,9 +48,15 @@ class PersistentKernel:
     """Traceable kernel for a set of kinds and a shared-memory layout; everything else is data."""
 
     def __init__(
-        self, kinds: tuple[Kind, ...], layout: SharedLayout, throttle: Throttle, hooks: Hooks | None = None
+        self,
+        kinds: tuple[Kind, ...],
+        layout: SharedLayout,
+        throttle: Throttle,
+        hooks: Hooks | None = None,
+        programmatic: bool = False,
     ) -> None:
         self.hooks = hooks
+        self.programmatic = programmatic
         self.recorder: Recorder | None = None  # of the role whose code is being traced
         self.kinds, self.layout, self.throttle = kinds, layout, throttle
         self.loads = any("load" in kind.declaration.phases for kind in kinds)
@@ -462,6 +468,10 @@ class PersistentKernel:
         if thread == 0:
             self._init_barriers(base)
         cute.arch.sync_threads()
+        if const_expr(self.programmatic):
+            # The next kernel may set itself up beside this one; this one touches nothing before the last has ended.
+            cute.arch.griddepcontrol_launch_dependents()
+            cute.arch.griddepcontrol_wait()
         queue = Int32(0) if const_expr(self.layout.one_queue) else cta
         begin = ptx.global_word(Int32, queue_begin + Int64(queue) * 4)
         end = ptx.global_word(Int32, queue_begin + Int64(queue + 1) * 4)
