@@ -52,3 +52,10 @@ def test_lowerings(run: Callable[[str], dict[str, Any]]) -> None:
     total = (names["x"] + names["branch"]).double()
     expected = total * torch.rsqrt(total.square().mean(-1, keepdim=True) + 1e-6)
     assert ((names["y"].double() - expected).norm() / expected.norm()).item() < 1e-5
+
+
+def test_autograd(run: Callable[[str], dict[str, Any]]) -> None:
+    names = run("autograd")
+    x, w = names["x"].detach(), names["w"].detach()
+    assert torch.allclose(names["x"].grad, 2 * x * w * w)
+    assert torch.allclose(names["w"].grad, 2 * x * x * w)

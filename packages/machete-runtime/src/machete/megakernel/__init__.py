@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .abi.scheduled import ScheduledOp
     from .abi.target import Target, Throttle
     from .abi.tma import TmaBox
+    from .launch.autograd import DifferentiableOp, differentiable
     from .launch.comparison import Comparison, compare
     from .launch.library import RegisteredOp, register_op
     from .launch.lowering import Lowered, lower
@@ -29,6 +30,7 @@ else:
             ".abi.scheduled": ["ScheduledOp"],
             ".abi.target": ["Target", "Throttle"],
             ".abi.tma": ["TmaBox"],
+            ".launch.autograd": ["DifferentiableOp", "differentiable"],
             ".launch.comparison": ["Comparison", "compare"],
             ".launch.library": ["RegisteredOp", "register_op"],
             ".launch.lowering": ["Lowered", "lower"],
@@ -41,6 +43,7 @@ else:
 __all__ = [
     "ABI",
     "Comparison",
+    "DifferentiableOp",
     "Fusion",
     "Lowered",
     "MacheteError",
@@ -55,6 +58,7 @@ __all__ = [
     "Throttle",
     "TmaBox",
     "compare",
+    "differentiable",
     "lower",
     "register_op",
     "temporary",
