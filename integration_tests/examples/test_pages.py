@@ -25,7 +25,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], dict
     def run(page: str) -> dict[str, Any]:
         code = re.findall(r"```python\n(.*?)```", (DOCS / f"{page}.md").read_text(), flags=re.DOTALL)[0]
         if not torch.cuda.is_available():
-            code = code.replace('device="cuda"', 'device="cpu"')
+            code = code.replace('"cuda"', '"cpu"')
         file = tmp_path / "example.py"
         file.write_text(code)
         compilation.forget()
@@ -44,3 +44,18 @@ def test_kernel_cache(run: Callable[[str], dict[str, Any]], capsys: pytest.Captu
 def test_saved_kernels(run: Callable[[str], dict[str, Any]]) -> None:
     names = run("saved-kernels")
     assert torch.equal(names["result"], names["a"] + names["b"])
+
+
+def test_lowerings(run: Callable[[str], dict[str, Any]]) -> None:
+    names = run("lowerings")
+    assert [row.difference for row in names["comparison"].rows] == [0.0, 0.0, 0.0]
+    total = (names["x"] + names["branch"]).double()
+    expected = total * torch.rsqrt(total.square().mean(-1, keepdim=True) + 1e-6)
+    assert ((names["y"].double() - expected).norm() / expected.norm()).item() < 1e-5
+
+
+def test_autograd(run: Callable[[str], dict[str, Any]]) -> None:
+    names = run("autograd")
+    x, w = names["x"].detach(), names["w"].detach()
+    assert torch.allclose(names["x"].grad, 2 * x * w * w)
+    assert torch.allclose(names["w"].grad, 2 * x * x * w)

@@ -13,7 +13,10 @@ if TYPE_CHECKING:
     from .abi.scheduled import ScheduledOp
     from .abi.target import Target, Throttle
     from .abi.tma import TmaBox
+    from .launch.autograd import DifferentiableOp, differentiable
+    from .launch.comparison import Comparison, compare
     from .launch.library import RegisteredOp, register_op
+    from .launch.lowering import Lowered, lower
     from .launch.megakernel import Megakernel, RunReport
     from .launch.temporaries import temporary
     from .plan.plan import Plan
@@ -27,7 +30,10 @@ else:
             ".abi.scheduled": ["ScheduledOp"],
             ".abi.target": ["Target", "Throttle"],
             ".abi.tma": ["TmaBox"],
+            ".launch.autograd": ["DifferentiableOp", "differentiable"],
+            ".launch.comparison": ["Comparison", "compare"],
             ".launch.library": ["RegisteredOp", "register_op"],
+            ".launch.lowering": ["Lowered", "lower"],
             ".launch.megakernel": ["Megakernel", "RunReport"],
             ".launch.temporaries": ["temporary"],
             ".plan.plan": ["Plan"],
@@ -36,7 +42,10 @@ else:
 
 __all__ = [
     "ABI",
+    "Comparison",
+    "DifferentiableOp",
     "Fusion",
+    "Lowered",
     "MacheteError",
     "Megakernel",
     "Op",
@@ -48,6 +57,9 @@ __all__ = [
     "Target",
     "Throttle",
     "TmaBox",
+    "compare",
+    "differentiable",
+    "lower",
     "register_op",
     "temporary",
 ]

@@ -51,9 +51,15 @@ class PersistentKernel:
     waits: Waits  # of the role whose code is being traced
 
     def __init__(
-        self, kinds: tuple[Kind, ...], layout: SharedLayout, throttle: Throttle, hooks: Hooks | None = None
+        self,
+        kinds: tuple[Kind, ...],
+        layout: SharedLayout,
+        throttle: Throttle,
+        hooks: Hooks | None = None,
+        programmatic: bool = False,
     ) -> None:
         self.hooks = hooks
+        self.programmatic = programmatic
         self.kinds, self.layout, self.throttle = kinds, layout, throttle
         self.loads = any("load" in kind.declaration.phases for kind in kinds)
         self.stores = any("store" in kind.declaration.phases for kind in kinds)
@@ -486,6 +492,10 @@ class PersistentKernel:
             alarm = counters + Int64(num_counters + 1) * self.layout.counter_bytes
             prepare_alarm(base + self.layout.alarm_offset, alarm, report, patience, cta)
         cute.arch.sync_threads()
+        if const_expr(self.programmatic):
+            # The next kernel may set itself up beside this one; this one touches nothing before the last has ended.
+            cute.arch.griddepcontrol_launch_dependents()
+            cute.arch.griddepcontrol_wait()
         queue = Int32(0) if const_expr(self.layout.one_queue) else cta
         begin = ptx.global_word(Int32, queue_begin + Int64(queue) * 4)
         end = ptx.global_word(Int32, queue_begin + Int64(queue + 1) * 4)

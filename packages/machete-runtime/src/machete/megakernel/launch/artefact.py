@@ -18,6 +18,8 @@ class Artefact:
         threads: the block size.
         shared_bytes: dynamic shared memory of a CTA.
         compile_seconds: how long tracing and compiling took, whenever that was.
+        programmatic: it may start before the kernel ahead of it in its stream has ended, and waits for it itself (PTX
+            ISA, "griddepcontrol"); its CTAs need not be resident together.
         cached: it was read from a file, and not compiled by this process.
     """
 
@@ -28,6 +30,7 @@ class Artefact:
     threads: int
     shared_bytes: int
     compile_seconds: float
+    programmatic: bool = False
     cached: bool = False
 
     def header(self) -> dict[str, Any]:
@@ -37,6 +40,7 @@ class Artefact:
             "entry": self.entry,
             "threads": self.threads,
             "shared_bytes": self.shared_bytes,
+            "programmatic": self.programmatic,
         }
 
     def sections(self) -> dict[str, bytes]:

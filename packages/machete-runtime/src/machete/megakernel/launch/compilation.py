@@ -23,23 +23,32 @@ _known: dict[tuple, Artefact] = {}
 _lock = threading.Lock()  # the DSL keeps trace state in module globals
 
 
-def artefact_of(kinds: tuple[Kind, ...], layout: SharedLayout, target: Target, hooks: Hooks | None = None) -> Artefact:
-    """The code for these kinds. Code with a tracer's hooks is compiled each time, and kept nowhere."""
+def artefact_of(
+    kinds: tuple[Kind, ...],
+    layout: SharedLayout,
+    target: Target,
+    hooks: Hooks | None = None,
+    programmatic: bool = False,
+) -> Artefact:
+    """The code for these kinds. Code with a tracer's hooks is compiled each time, and kept nowhere.
+
+    `programmatic` code waits itself for the kernel ahead of it in its stream.
+    """
     if hooks is not None:
         with _lock:
             from .compiler import compile_kernel
 
-            return compile_kernel(kinds, layout, target, FLAGS, hooks)[0]
-    key = (tuple(kind.key for kind in kinds), layout, target)
+            return compile_kernel(kinds, layout, target, FLAGS, hooks, programmatic)[0]
+    key = (tuple(kind.key for kind in kinds), layout, target, programmatic)
     with _lock:
         if key not in _known:
 
             def compile_now():  # type: ignore[no-untyped-def]
                 from .compiler import compile_kernel
 
-                return compile_kernel(kinds, layout, target, FLAGS)
+                return compile_kernel(kinds, layout, target, FLAGS, None, programmatic)
 
-            _known[key] = cached(Identity.of(kinds, layout, target, FLAGS), compile_now)
+            _known[key] = cached(Identity.of(kinds, layout, target, FLAGS, programmatic), compile_now)
         return _known[key]
 
 

@@ -29,7 +29,12 @@ _ENTRY = re.compile(r"\.visible\s+\.entry\s+([\w$]+)\s*\(")
 
 
 def compile_kernel(
-    kinds: tuple[Kind, ...], layout: SharedLayout, target: Target, flags: str, hooks: Hooks | None = None
+    kinds: tuple[Kind, ...],
+    layout: SharedLayout,
+    target: Target,
+    flags: str,
+    hooks: Hooks | None = None,
+    programmatic: bool = False,
 ) -> tuple[Artefact, Dependencies | None]:
     """The code for these kinds, and what it was traced from, if that is known. One thread at a time."""
     names = ", ".join(sorted({kind.op.__name__ for kind in kinds}))
@@ -53,7 +58,7 @@ def compile_kernel(
     with tempfile.TemporaryDirectory(prefix="machete-compile-") as folder:
         with recorder.recording():
             compiled = cute.compile(
-                PersistentKernel(kinds, layout, target.throttle, hooks).launch,
+                PersistentKernel(kinds, layout, target.throttle, hooks, programmatic).launch,
                 *arguments,
                 options=f"--gpu-arch {target.name} {flags} --dump-dir {folder}",
             )
@@ -69,7 +74,7 @@ def compile_kernel(
         )
     seconds = time.perf_counter() - started
     logger.info("compiled in %.2f s: %d bytes of PTX, %d bytes of machine code", seconds, len(ptx), len(cubin))
-    artefact = Artefact(target.name, entries[0], ptx, cubin, THREADS, layout.total_bytes, seconds)
+    artefact = Artefact(target.name, entries[0], ptx, cubin, THREADS, layout.total_bytes, seconds, programmatic)
     return artefact, recorder.dependencies()
 
 

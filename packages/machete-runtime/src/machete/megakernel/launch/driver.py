@@ -10,7 +10,9 @@ from typing import Any
 
 from machete.megakernel.abi.errors import LaunchError
 
-_COOPERATIVE = 2  # CU_LAUNCH_ATTRIBUTE_COOPERATIVE
+COOPERATIVE = 2  # CU_LAUNCH_ATTRIBUTE_COOPERATIVE: all CTAs are resident at a time, or none
+#: CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION: it may start before the kernel ahead of it has ended.
+PROGRAMMATIC = 6
 _INVALID_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT: this thread has not used CUDA yet
 
 
@@ -33,12 +35,12 @@ class LaunchConfig(ctypes.Structure):
     )
 
 
-def launch_config(grid: int, block: int, shared_bytes: int, stream: int, *, cooperative: bool) -> LaunchConfig:
-    """How to launch `grid` CTAs of `block` threads. `cooperative`: all of them resident at a time, or none."""
-    attribute = LaunchAttribute(_COOPERATIVE)
-    attribute.value[0] = 1
+def launch_config(grid: int, block: int, shared_bytes: int, stream: int, attribute: int | None) -> LaunchConfig:
+    """How to launch `grid` CTAs of `block` threads: plainly, or with an attribute (`COOPERATIVE`, `PROGRAMMATIC`)."""
+    setting = LaunchAttribute(attribute or 0)
+    setting.value[0] = 1
     return LaunchConfig(
-        (grid, 1, 1), (block, 1, 1), shared_bytes, stream or None, ctypes.pointer(attribute), int(cooperative)
+        (grid, 1, 1), (block, 1, 1), shared_bytes, stream or None, ctypes.pointer(setting), int(attribute is not None)
     )
 
 
@@ -84,7 +86,7 @@ class PreparedLaunch:
         shared_bytes: dynamic shared memory of a CTA.
         stream: address of the CUDA stream.
         parameters: addresses of the kernel's parameters, which the caller keeps alive.
-        cooperative: all CTAs are resident together, or the launch is refused.
+        attribute: `COOPERATIVE`, `PROGRAMMATIC`, or None for an ordinary launch.
     """
 
     def __init__(
@@ -97,11 +99,11 @@ class PreparedLaunch:
         shared_bytes: int,
         stream: int,
         parameters: list[int],
-        cooperative: bool,
+        attribute: int | None,
     ) -> None:
         self._device = device
         self._pointers = (ctypes.c_void_p * len(parameters))(*parameters)
-        self._config = launch_config(grid, block, shared_bytes, stream, cooperative=cooperative)
+        self._config = launch_config(grid, block, shared_bytes, stream, attribute)
         launch = library().cuLaunchKernelEx
         self._call = functools.partial(
             launch, ctypes.byref(self._config), ctypes.c_void_p(function), ctypes.byref(self._pointers), None

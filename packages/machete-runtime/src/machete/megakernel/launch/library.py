@@ -96,34 +96,35 @@ class RegisteredOp:
                 )
         self._builder, self._outputs, self._mutated, self._scalars = builder, outputs, mutates_args, scalars
         self._parameters = tuple(given for given in parameters if given not in outputs)
-        self._signature, schema = _schema(builder, self._parameters, len(outputs), mutates_args)
+        self._signature, schema = schema_of(builder, self._parameters, len(outputs), mutates_args)
         self._kernels: dict[tuple, _Kernel] = {}
         self._lock = threading.Lock()
         library = torch.library.Library(NAMESPACE, "FRAGMENT")
         _libraries.append(library)
         library.define(f"{name}{schema}", tags=(torch.Tag.pt2_compliant_tag,))
         for key in ("CPU", "CUDA"):
-            library.impl(name, self._run, key)
-        torch.library.register_fake(f"{NAMESPACE}::{name}", self._allocate, lib=library)
+            library.impl(name, self.run, key)
+        torch.library.register_fake(f"{NAMESPACE}::{name}", self.allocate, lib=library)
         self.op = getattr(getattr(torch.ops, NAMESPACE), name).default
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run it: directly if nothing but plain tensors is involved, else through torch's dispatcher."""
         if torch.compiler.is_compiling() or kwargs or not _plain(args):
             return self.op(*args, **kwargs)
-        return self._run(*args)
+        return self.run(*args)
 
-    def _allocate(self, *args: Any, **kwargs: Any) -> Any:
+    def allocate(self, *args: Any, **kwargs: Any) -> Any:
         """Empty outputs; all that there is to know about the op without running it."""
         named = self._named(args, kwargs)
-        return _returned([make(**named) for make in self._outputs.values()])
+        return as_returned([make(**named) for make in self._outputs.values()])
 
     def _named(self, args: tuple, kwargs: Mapping[str, Any]) -> dict[str, Any]:
         bound = self._signature.bind(*args, **kwargs)
         bound.apply_defaults()
         return bound.arguments
 
-    def _run(self, *args: Any, **kwargs: Any) -> Any:
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        """Run it on plain tensors, without torch's dispatcher."""
         if kwargs or len(args) < len(self._parameters):
             named = self._named(args, kwargs)
         else:
@@ -143,7 +144,7 @@ class RegisteredOp:
         for name in self._mutated:
             if not named[name].is_inference():
                 torch.autograd.graph.increment_version(named[name])
-        return _returned(list(outputs.values()))
+        return as_returned(list(outputs.values()))
 
     def _key(self, arguments: Mapping[str, Any], tensors: Sequence[torch.Tensor]) -> tuple:
         addresses = [tensor.data_ptr() for tensor in tensors]
@@ -167,13 +168,14 @@ class RegisteredOp:
             return self._kernels[key]
 
 
-def _returned(outputs: list[torch.Tensor]) -> Any:
+def as_returned(outputs: Sequence[torch.Tensor]) -> Any:
+    """Outputs as an op returns them: None, a tensor, or a tuple."""
     if not outputs:
         return None
     return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
 
-def _schema(
+def schema_of(
     builder: Builder, names: Sequence[str], num_outputs: int, mutates_args: Sequence[str]
 ) -> tuple[inspect.Signature, str]:
     """Signature and schema of the op that takes these parameters of the builder."""

@@ -91,6 +91,9 @@ class Megakernel:
             "auto" decides by whether the ops are irregular. `plan.schedule` says what it is.
         profile: measured µs of one tile by kind (`kernel.plan.kinds`), for the plan's cost model.
         trace: have the installed tracer record what the kernel does; see `trace_buffer`.
+        programmatic: launch the kernel before the one ahead of it in the stream has ended; it sets itself up, and then
+            waits for that one on the device (programmatic dependent launch). Its CTAs need not be resident together,
+            so its ops must not depend on each other.
         seed: order in which the simulator interleaves warps and completes copies.
         timeout: seconds that a wait in the kernel may take before the kernel is stopped; 0 waits for ever. Default:
             1 on a GPU; 0 on the simulator, which names a deadlock itself.
@@ -114,8 +117,9 @@ class Megakernel:
         profile: Mapping[str, float] | None = None,
         trace: bool = False,
         timeout: float | None = None,
+        programmatic: bool = False,
     ) -> None:
-        ops = _checked(ops)
+        ops = checked_ops(ops)
         device = ops[0].device
         target = _chosen_target(device, arch)
         if throttle is not None:
@@ -124,6 +128,14 @@ class Megakernel:
         lowered, arena_bytes = placed([op.op.lower(target, op) for op in ops])
         plan = Plan.build(lowered, target, num_sms, schedule=schedule, profile=profile or {})
         plan.verify()
+        if programmatic and any(plan.waits):
+            raise PlanError(
+                what=f"programmatic=True, but of the {len(plan.ops)} ops some depend on others",
+                where="Megakernel(ops, programmatic=True)",
+                why="a CTA that waits for another one needs it to be resident, which only cooperative launches promise",
+                fix="leave programmatic out, or make a kernel of each op: lower(ops, 'graph')",
+            )
+        self._programmatic = programmatic
         self._tracing: Tracing | None = find_tracer()(plan) if is_traced(self, trace) else None
         self._set_up(device, lowered, arena_bytes, plan, seed, timeout)
 
@@ -218,7 +230,7 @@ class Megakernel:
                 fix="use these names",
             )
         kernel = cls.__new__(cls)
-        kernel._tracing = None
+        kernel._tracing, kernel._programmatic = None, saved.artefact.programmatic
         kernel._set_up(where, saved.ops(where), saved.arena_bytes, saved.plan, seed, timeout, saved.artefact)
         kernel.tensors = {name: given[name] if name in given else allocate(info) for name, info in infos.items()}
         bound = kernel._bind()
@@ -232,7 +244,7 @@ class Megakernel:
         """PTX and machine code: from the disk cache, else traced and compiled. Needs no GPU."""
         if self._artefact is None:
             hooks = None if self._tracing is None else self._tracing.hooks
-            self._artefact = artefact_of(self.plan.kinds, self.plan.shared, self.target, hooks)
+            self._artefact = artefact_of(self.plan.kinds, self.plan.shared, self.target, hooks, self._programmatic)
         return self._artefact
 
     def run(
@@ -512,7 +524,7 @@ def _checked_timeout(timeout: object, device: torch.device) -> int:
     return round(timeout * 1e9)
 
 
-def _checked(ops: Iterable[ScheduledOp]) -> list[ScheduledOp]:
+def checked_ops(ops: Iterable[ScheduledOp]) -> list[ScheduledOp]:
     """The ops, if it is a list with some, and all are on one device."""
     if not isinstance(ops, Iterable):
         raise PlanError(

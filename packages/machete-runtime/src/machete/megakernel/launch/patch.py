@@ -61,7 +61,7 @@ class Patcher:
             shared_bytes=0,
             stream=stream,
             parameters=[ctypes.addressof(self.parameters)],
-            cooperative=False,
+            attribute=None,
         )
 
     def write(self, positions: np.ndarray, values: np.ndarray) -> None:

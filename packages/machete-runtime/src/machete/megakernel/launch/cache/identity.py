@@ -35,7 +35,9 @@ class Identity:
     facts: dict[str, Any]
 
     @classmethod
-    def of(cls, kinds: Sequence[Kind], layout: SharedLayout, target: Target, flags: str) -> Identity:
+    def of(
+        cls, kinds: Sequence[Kind], layout: SharedLayout, target: Target, flags: str, programmatic: bool
+    ) -> Identity:
         """The identity of the kernel with these kinds, compiled with these flags of the DSL."""
         return cls(
             {
@@ -43,6 +45,7 @@ class Identity:
                 "kinds": [[kind.name, _kind_digest(kind)] for kind in kinds],
                 "layout": repr(layout),
                 "flags": flags,
+                "programmatic": programmatic,
                 "abi": f"{ABI[0]}.{ABI[1]}",
                 "versions": versions(),
                 "driver": driver_version(),
