@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .attribution import CATEGORIES, attribute
+from .attribution import CATEGORIES
 
 if TYPE_CHECKING:
     from .trace import Trace
@@ -18,7 +18,7 @@ _OWN = ("streaming", "math", "page", "barrier", "unattributed")
 
 def profile_of(trace: Trace) -> dict[str, float]:
     """Kind name to µs of one tile. Kinds of one name are averaged over their tiles, as the planner has it."""
-    attribution = attribute(trace)
+    attribution = trace.attribution
     own = np.isin(attribution.category, [CATEGORIES.index(name) for name in _OWN]) & (attribution.op >= 0)
     by_op = np.bincount(attribution.op[own], attribution.duration[own], minlength=len(trace.plan.ops))
     times: dict[str, float] = defaultdict(float)

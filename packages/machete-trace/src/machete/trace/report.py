@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .ahead import Ring, ring_of
-from .attribution import CATEGORIES, Attribution, attribute
+from .attribution import CATEGORIES, Attribution
 from .clocks import Alignment
 from .floors import Floor, floors
 from .layers import layers_of
@@ -86,7 +86,7 @@ class Report:
     def of(cls, trace: Trace) -> Report:
         """Attribute a trace, and add it up."""
         plan = trace.plan
-        attribution = attribute(trace)
+        attribution = trace.attribution
         of_ops, whole = floors(plan)
         names = [plan.kinds[op.kind].name.rpartition(".")[2] for op in plan.ops]
         by_op = _by_op(attribution, len(plan.ops), plan.num_sms)

@@ -23,6 +23,7 @@ from .spans import Spans, latest_signals, spans_of
 if TYPE_CHECKING:
     from machete.megakernel import Megakernel, RunReport
 
+    from .attribution import Attribution
     from .report import Report
 
 FORMAT = 1
@@ -82,6 +83,13 @@ class Trace:
     def spans(self) -> Spans:
         """What lasted for a while: instructions, phases, waits."""
         return spans_of(self)
+
+    @cached_property
+    def attribution(self) -> Attribution:
+        """Every moment of every SM, given to one category."""
+        from .attribution import attribute
+
+        return attribute(self)
 
     @property
     def total_us(self) -> float:
