@@ -42,7 +42,12 @@ def _data(trace: Trace) -> dict[str, Any]:
             {"name": name, "colour": CATEGORY_COLOURS[name], "us": totals[name] / plan.num_sms} for name in CATEGORIES
         ],
         "types": [
-            {"name": name, "colour": SPAN_COLOURS[name], "title": f"waits: {name}" if name in WAITS else name}
+            {
+                "name": name,
+                "colour": SPAN_COLOURS[name],
+                "title": f"waits: {name}" if name in WAITS else name,
+                "ranges": name in ("load", "compute", "store"),
+            }
             for name in TYPES[:-1]
         ],
         "states": _table(pieces.sm, pieces.category, pieces.op, None, pieces.begin, pieces.end),
