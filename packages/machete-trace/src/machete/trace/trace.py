@@ -107,8 +107,8 @@ class Trace:
 
         return Report.of(self)
 
-    def profile(self) -> dict[str, float]:
-        """Measured µs of one tile by kind, for `Megakernel(ops, profile=…)`."""
+    def profile(self) -> dict[int, float]:
+        """Measured µs of one tile of each op, for `Megakernel(ops, profile=…)` of the same list."""
         from .profile import profile_of
 
         return profile_of(self)

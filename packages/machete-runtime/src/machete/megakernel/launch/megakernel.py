@@ -85,7 +85,8 @@ class Megakernel:
         throttle: bytes in flight while ops stream from memory, instead of what was found for the target.
         schedule: "static" plans a queue for each SM; with "dynamic" SMs fetch what to do next while the kernel runs;
             "auto" decides by whether the ops are irregular. `plan.schedule` says what it is.
-        profile: measured µs of one tile by kind (`kernel.plan.kinds`), for the plan's cost model.
+        profile: measured µs of one tile, by op index or name of its kind (`kernel.plan.kinds`), for the plan's cost
+            model; `machete.trace` measures them.
         trace: have the installed tracer record what the kernel does; see `trace_buffer`.
         seed: order in which the simulator interleaves warps and completes copies.
 
@@ -105,7 +106,7 @@ class Megakernel:
         seed: int = 0,
         throttle: Throttle | None = None,
         schedule: str = "auto",
-        profile: Mapping[str, float] | None = None,
+        profile: Mapping[str | int, float] | None = None,
         trace: bool = False,
     ) -> None:
         ops = _checked(ops)
