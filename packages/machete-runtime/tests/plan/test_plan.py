@@ -238,8 +238,12 @@ def test_the_cost_of_a_tile_follows_from_its_bytes_or_its_flops_or_a_profile():
     assert plan.ops[1].tile_us == pytest.approx(rates.tile_us + 10)
     name = plan.kinds[1].name
     assert Plan.build([scale(x, y), busy], SM90, 132, profile={name: 7.5, "other.Op": 1.0}).ops[1].tile_us == 7.5
+    by_index = Plan.build([scale(x, y), busy], SM90, 132, profile={name: 7.5, 1: 9.0}).ops
+    assert by_index[1].tile_us == 9.0
     with pytest.raises(PlanError, match="profile"):
         Plan.build([scale(x, y), busy], SM90, 132, profile={name: 0.0})
+    with pytest.raises(PlanError, match=r"profile\[2\], but there are 2 ops"):
+        Plan.build([scale(x, y), busy], SM90, 132, profile={2: 1.0})
 
 
 def test_measured_times_change_the_queues():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,6 +35,33 @@ def bytes_ahead(trace: Trace, sm: int) -> tuple[np.ndarray, np.ndarray]:
     change = np.concatenate([sizes, -used_sizes])
     order = np.argsort(time, kind="stable")
     return time[order], np.cumsum(change[order])
+
+
+@dataclass(frozen=True)
+class Ring:
+    """How full the ring was: bytes that were asked for or there, and not in use.
+
+    Attributes:
+        mean_bytes: over time, and over the SMs.
+        most_bytes: on any SM at any time.
+        capacity_bytes: of the ring; a stage counts with what is copied into it, so it may never be reached.
+    """
+
+    mean_bytes: float
+    most_bytes: int
+    capacity_bytes: int
+
+
+def ring_of(trace: Trace) -> Ring:
+    """The ring over a whole launch."""
+    area, most = 0.0, 0
+    for sm in range(trace.plan.num_sms):
+        time, ahead = bytes_ahead(trace, sm)
+        if len(time):
+            area += float((np.diff(np.append(time, trace.total_us)) * ahead).sum())
+            most = max(most, int(ahead.max()))
+    shared = trace.plan.shared
+    return Ring(area / (trace.total_us * trace.plan.num_sms), most, shared.ring_pages * shared.page_bytes)
 
 
 def _stage_bytes(trace: Trace, op: int) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .attribution import CATEGORIES, attribute
+from .attribution import CATEGORIES
 from .buffer import ROLES
 from .colours import CATEGORY_COLOURS, SPAN_COLOURS
 from .events import TYPES, WAITS
@@ -28,7 +28,7 @@ def page(trace: Trace) -> str:
 
 
 def _data(trace: Trace) -> dict[str, Any]:
-    plan, pieces, spans = trace.plan, attribute(trace), trace.spans
+    plan, pieces, spans = trace.plan, trace.attribution, trace.spans
     totals = pieces.totals()
     spans = spans.where(spans.type != TYPES.index("role"))
     wall = "" if trace.wall_us is None else f", {trace.wall_us:.2f} µs by the clock on the wall"
@@ -42,7 +42,12 @@ def _data(trace: Trace) -> dict[str, Any]:
             {"name": name, "colour": CATEGORY_COLOURS[name], "us": totals[name] / plan.num_sms} for name in CATEGORIES
         ],
         "types": [
-            {"name": name, "colour": SPAN_COLOURS[name], "title": f"waits: {name}" if name in WAITS else name}
+            {
+                "name": name,
+                "colour": SPAN_COLOURS[name],
+                "title": f"waits: {name}" if name in WAITS else name,
+                "ranges": name in ("load", "compute", "store"),
+            }
             for name in TYPES[:-1]
         ],
         "states": _table(pieces.sm, pieces.category, pieces.op, None, pieces.begin, pieces.end),

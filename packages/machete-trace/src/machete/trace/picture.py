@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .attribution import CATEGORIES, attribute
+from .attribution import CATEGORIES
 from .colours import CATEGORY_COLOURS
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ _LEAST = 0.3
 
 def picture(trace: Trace) -> str:
     """The SVG, which needs nothing else. Equal traces give equal text."""
-    pieces = attribute(trace)
+    pieces = trace.attribution
     sms = np.unique(np.linspace(0, trace.plan.num_sms - 1, min(trace.plan.num_sms, MOST_LANES)).round().astype(int))
     top = 120
     height = top + LANE * len(sms) + 20

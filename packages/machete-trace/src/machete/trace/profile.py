@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .attribution import CATEGORIES, attribute
+from .attribution import CATEGORIES
 
 if TYPE_CHECKING:
     from .trace import Trace
@@ -16,15 +16,18 @@ if TYPE_CHECKING:
 _OWN = ("streaming", "math", "page", "barrier", "unattributed")
 
 
-def profile_of(trace: Trace) -> dict[str, float]:
-    """Kind name to µs of one tile. Kinds of one name are averaged over their tiles, as the planner has it."""
-    attribution = attribute(trace)
+def profile_of(trace: Trace) -> dict[int, float]:
+    """Index of each op that was run to µs of one tile. Ops of one kind and the same extents share their mean."""
+    attribution = trace.attribution
     own = np.isin(attribution.category, [CATEGORIES.index(name) for name in _OWN]) & (attribution.op >= 0)
     by_op = np.bincount(attribution.op[own], attribution.duration[own], minlength=len(trace.plan.ops))
-    times: dict[str, float] = defaultdict(float)
-    tiles: dict[str, int] = defaultdict(int)
-    for op, us in zip(trace.plan.ops, by_op.tolist(), strict=True):
-        name = trace.plan.kinds[op.kind].name
-        times[name] += us
-        tiles[name] += op.num_tiles
-    return {name: us / tiles[name] for name, us in times.items() if us > 0 and tiles[name]}
+    same: dict[tuple[object, ...], list[int]] = defaultdict(list)
+    for index, op in enumerate(trace.plan.ops):
+        same[op.kind, op.extents].append(index)
+    times: dict[int, float] = {}
+    for ops in same.values():
+        tiles = sum(trace.plan.ops[op].num_tiles for op in ops)
+        us = float(by_op[ops].sum())
+        if us > 0 and tiles:
+            times |= dict.fromkeys(ops, us / tiles)
+    return dict(sorted(times.items()))

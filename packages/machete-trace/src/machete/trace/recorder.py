@@ -134,5 +134,5 @@ def _register(initial: int):
 
 
 def _store(address, low, high) -> None:
-    """Two words, eight bytes, with the hint that they are not read again."""
-    cute.arch.inline_ptx("st.global.cs.v2.u32 [{$r0}], {{$r1}, {$r2}};", read_only_args=[address, low, high])
+    """Two words, eight bytes. They stay in the L2 until the events around them fill its sectors."""
+    cute.arch.inline_ptx("st.global.v2.u32 [{$r0}], {{$r1}, {$r2}};", read_only_args=[address, low, high])

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .attribution import CATEGORIES, Attribution, attribute
+from .ahead import Ring, ring_of
+from .attribution import CATEGORIES, Attribution
 from .clocks import Alignment
 from .floors import Floor, floors
 from .layers import layers_of
@@ -60,6 +61,7 @@ class Report:
             (launch, the wait for the last SM, tail) belongs to no op.
         savings: the changes that would save most.
         overlap_us: what the other roles did, the mean over all SMs. It goes on beside compute and is not added.
+        ring: how full the page ring was.
         lost: events for which the buffer had no room.
         alignment: how well the SMs' clocks are aligned.
     """
@@ -76,6 +78,7 @@ class Report:
     layers: tuple[Share, ...]
     savings: tuple[Saving, ...]
     overlap_us: dict[str, float]
+    ring: Ring
     lost: int
     alignment: Alignment
 
@@ -83,7 +86,7 @@ class Report:
     def of(cls, trace: Trace) -> Report:
         """Attribute a trace, and add it up."""
         plan = trace.plan
-        attribution = attribute(trace)
+        attribution = trace.attribution
         of_ops, whole = floors(plan)
         names = [plan.kinds[op.kind].name.rpartition(".")[2] for op in plan.ops]
         by_op = _by_op(attribution, len(plan.ops), plan.num_sms)
@@ -107,6 +110,7 @@ class Report:
             layers=tuple(_together(f"layer {number}", [shares[op] for op in ops]) for number, ops in enumerate(layers)),
             savings=tuple(savings_of(plan, attribution, of_ops, names.__getitem__)[:NAMED_SAVINGS]),
             overlap_us=_overlap(trace),
+            ring=ring_of(trace),
             lost=int(trace.lost.sum()),
             alignment=trace.alignment,
         )

@@ -62,6 +62,12 @@ def _head(report: Report) -> str:
         f"clocks of the SMs agree to {alignment.error_ns:.0f} ns (timer step {alignment.timer_step_ns:.0f} ns); "
         f"the earliest wait ended {alignment.early_ns:.0f} ns before its signal"
     )
+    if report.ring.most_bytes:
+        mean, most, whole = (
+            f"{size / 1024:.1f}"
+            for size in (report.ring.mean_bytes, report.ring.most_bytes, report.ring.capacity_bytes)
+        )
+        lines.append(f"the loader was {mean} KiB ahead of compute, {most} at most; the ring has {whole}")
     if report.lost:
         lines.append(f"the buffer was too small: {report.lost} events are lost, and their time is unattributed")
     return "\n".join(lines)

@@ -23,6 +23,7 @@ from .spans import Spans, latest_signals, spans_of
 if TYPE_CHECKING:
     from machete.megakernel import Megakernel, RunReport
 
+    from .attribution import Attribution
     from .report import Report
 
 FORMAT = 1
@@ -83,6 +84,13 @@ class Trace:
         """What lasted for a while: instructions, phases, waits."""
         return spans_of(self)
 
+    @cached_property
+    def attribution(self) -> Attribution:
+        """Every moment of every SM, given to one category."""
+        from .attribution import attribute
+
+        return attribute(self)
+
     @property
     def total_us(self) -> float:
         """From the first event of any SM to the last one."""
@@ -99,8 +107,8 @@ class Trace:
 
         return Report.of(self)
 
-    def profile(self) -> dict[str, float]:
-        """Measured µs of one tile by kind, for `Megakernel(ops, profile=…)`."""
+    def profile(self) -> dict[int, float]:
+        """Measured µs of one tile of each op, for `Megakernel(ops, profile=…)` of the same list."""
         from .profile import profile_of
 
         return profile_of(self)

@@ -89,7 +89,8 @@ class Megakernel:
         throttle: bytes in flight while ops stream from memory, instead of what was found for the target.
         schedule: "static" plans a queue for each SM; with "dynamic" SMs fetch what to do next while the kernel runs;
             "auto" decides by whether the ops are irregular. `plan.schedule` says what it is.
-        profile: measured µs of one tile by kind (`kernel.plan.kinds`), for the plan's cost model.
+        profile: measured µs of one tile, by op index or name of its kind (`kernel.plan.kinds`), for the plan's cost
+            model; `machete.trace` measures them.
         trace: have the installed tracer record what the kernel does; see `trace_buffer`.
         programmatic: launch the kernel before the one ahead of it in the stream has ended; it sets itself up, and then
             waits for that one on the device (programmatic dependent launch). Its CTAs need not be resident together,
@@ -114,7 +115,7 @@ class Megakernel:
         seed: int = 0,
         throttle: Throttle | None = None,
         schedule: str = "auto",
-        profile: Mapping[str, float] | None = None,
+        profile: Mapping[str | int, float] | None = None,
         trace: bool = False,
         timeout: float | None = None,
         programmatic: bool = False,

@@ -10,8 +10,8 @@ from machete.megakernel.abi.scheduled import ScheduledOp
 from machete.megakernel.abi.target import Target
 from machete.megakernel.plan.kinds import Kind
 
-#: Kind name (module and class) to measured µs for one tile.
-Profile = Mapping[str, float]
+#: Measured µs for one tile: by the index of an op in the list, or by the name of its kind (module and class).
+Profile = Mapping[str | int, float]
 
 
 @dataclass(frozen=True)
@@ -51,18 +51,25 @@ RATES: dict[str, Rates] = {
 def tile_times(
     ops: Sequence[ScheduledOp], kinds: Sequence[Kind], kind_of_op: Sequence[int], target: Target, profile: Profile
 ) -> tuple[float, ...]:
-    """µs for a tile of each op; the profile counts where it has the op's kind. `PlanError` for a time that is none."""
+    """µs for a tile of each op; the profile counts where it has the op, or its kind. `PlanError` if it is none."""
     for name, time in profile.items():
         if not time > 0:
             raise PlanError(
                 what=f"profile[{name!r}] = {time!r}",
                 where="Plan.build(profile=…)",
                 why="a profile gives the µs of one tile, more than 0",
-                fix="leave kinds out that were not measured",
+                fix="leave out what was not measured",
+            )
+        if isinstance(name, int) and not 0 <= name < len(ops):
+            raise PlanError(
+                what=f"profile[{name}], but there are {len(ops)} ops",
+                where="Plan.build(profile=…)",
+                why="a number is the index of an op in the list, as the trace of the same list has it",
+                fix="profile the list that is planned, or name kinds",
             )
     rates = RATES[target.name]
     times = []
-    for op, kind in zip(ops, kind_of_op, strict=True):
-        measured = profile.get(kinds[kind].name)
+    for index, (op, kind) in enumerate(zip(ops, kind_of_op, strict=True)):
+        measured = profile.get(index, profile.get(kinds[kind].name))
         times.append(rates.time(*op.op.cost(op)) if measured is None else float(measured))
     return tuple(times)

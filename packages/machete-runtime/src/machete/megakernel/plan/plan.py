@@ -111,7 +111,7 @@ class Plan:
 
         Args:
             schedule: "static", "dynamic", or "auto": dynamic if irregular ops (`Op.irregular`) take half of the time.
-            profile: measured µs of one tile, by the kind's name, instead of what the cost model expects.
+            profile: measured µs of one tile, by op index or the kind's name, instead of what the cost model expects.
 
         Raises:
             PlanError: no ops, not ops, no SMs, an unknown schedule, or a profile that is none.
