@@ -21,7 +21,8 @@ enum class FaultKind : int {
     livelock,
     trap,
     unsupported,
-    descriptor,  // malformed tensor map or matrix descriptor
+    descriptor,     // malformed tensor map or matrix descriptor
+    tensor_memory,  // misuse: allocation, groups, layouts
 };
 
 struct Fault {

@@ -11,6 +11,7 @@
 
 #include "fault.hpp"
 #include "inst.hpp"
+#include "tensor_memory.hpp"
 #include "tensormap.hpp"
 
 namespace machete::sim {
@@ -147,7 +148,7 @@ struct Group {  // lanes of a warp that are at the same instruction
     bool deferred = false;  // polled; others of the warp go first
 };
 
-enum class Wait : uint8_t { none, named_barrier, mbarrier, cluster, warpgroup, exited };
+enum class Wait : uint8_t { none, named_barrier, mbarrier, cluster, warpgroup, tensor_memory, exited };
 
 struct LaneCopies {                // groups of one thread
     uint64_t bulk_committed = 0;   // bulk groups so far
@@ -223,6 +224,9 @@ struct Cta {
     uint32_t stages_in_flight = 0;  // mbarriers with copies under way
     uint64_t copies_until = 0;      // when the copies issued so far have gone through
     uint32_t live_warps = 0;
+    std::unique_ptr<TensorMemory> tensor;  // once it is used
+    std::deque<std::unique_ptr<TensorOperation>> tensor_queue;
+    uint32_t tensor_group = 0;  // .cta_group of its tcgen05 instructions; 0: none so far
 
     uint16_t& mbarrier_slot(uint32_t address) { return mbarrier_index[(address & ((1u << kRankShift) - 1)) / 8]; }
     uint16_t mbarrier_slot(uint32_t address) const { return mbarrier_index[(address & ((1u << kRankShift) - 1)) / 8]; }
@@ -270,6 +274,7 @@ public:
     const Region* find_region(uint64_t address) const;
     void wake(Warp& warp);
     void issue(std::unique_ptr<Copy> copy);
+    void issue_tensor(Warp& warp, std::unique_ptr<TensorOperation> operation);
     void finish_copies(const std::function<bool(const Copy&)>& which, bool read_only);
     const std::vector<std::unique_ptr<Copy>>& copies() const { return copies_; }
     void named_barrier_check_exit(Cta& cta);
@@ -284,7 +289,10 @@ private:
     bool select(Warp& warp);
     void polled(Warp& warp);
     void exit_lanes(Warp& warp, uint32_t mask);
-    bool complete_one_copy();
+    bool in_flight() const { return !copies_.empty() || !tensor_busy_.empty(); }
+    bool complete_one();
+    void complete_tensor(Cta& cta);
+    void tensor_check_exit(Cta& cta);
     void complete(size_t index);
     [[noreturn]] void deadlock();
     void describe_warps(LocatedFault& fault) const;
@@ -301,6 +309,7 @@ private:
     std::vector<std::unique_ptr<Cluster>> clusters_;
     std::vector<Warp*> queue_;
     std::vector<std::unique_ptr<Copy>> copies_;
+    std::vector<Cta*> tensor_busy_;  // have operations in their queues
     uint8_t* constants_ = nullptr;
 };
 
@@ -337,6 +346,8 @@ HandlerTable control_handlers();
 HandlerTable barrier_handlers();
 HandlerTable cluster_handlers();
 HandlerTable store_async_handlers();
+HandlerTable tensor_memory_handlers();
+HandlerTable tcgen05_handlers();
 HandlerTable mbarrier_handlers();
 HandlerTable bulk_copy_handlers();
 HandlerTable async_copy_handlers();

@@ -28,6 +28,8 @@ std::vector<NamedHandler> build() {
     add(barrier_handlers());
     add(cluster_handlers());
     add(store_async_handlers());
+    add(tensor_memory_handlers());
+    add(tcgen05_handlers());
     add(mbarrier_handlers());
     add(bulk_copy_handlers());
     add(async_copy_handlers());

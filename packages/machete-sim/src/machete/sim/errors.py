@@ -159,6 +159,10 @@ class BadDescriptor(ExecutionError):
     kind = "bad descriptor"
 
 
+class TensorMemoryMisuse(ExecutionError):
+    kind = "tensor memory misuse"
+
+
 # In the order of FaultKind in native/fault.hpp.
 FAULTS: tuple[type[ExecutionError], ...] = (
     OutOfBounds,
@@ -173,6 +177,7 @@ FAULTS: tuple[type[ExecutionError], ...] = (
     Trap,
     Unsupported,
     BadDescriptor,
+    TensorMemoryMisuse,
 )
 
 

@@ -1,6 +1,6 @@
 """The instruction table: one module per family, each form with its pattern, operands and section of the PTX ISA."""
 
-from . import barriers, comparison, control, conversion, copies, floating, integer, matrix, memory, move
+from . import barriers, comparison, control, conversion, copies, floating, integer, matrix, memory, move, tensor
 from .form import Form, all_forms, lookup
 
 __all__ = [
@@ -17,4 +17,5 @@ __all__ = [
     "matrix",
     "memory",
     "move",
+    "tensor",
 ]
