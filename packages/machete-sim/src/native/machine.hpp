@@ -134,6 +134,7 @@ struct Copy {
     uint64_t group = 0;     // of the issuing thread
     bool read = false;      // a store has read its source
     uint64_t checksum = 0;  // of a store's source when it was issued
+    bool tf32 = false;      // a load rounds float32 to tf32
     int reduce = -1;        // AtomicOp of cp.reduce, or -1
     int reduce_type = 0;
     std::vector<uint8_t> data;  // what a store or peer copy has read, or an inline_store carries
@@ -260,6 +261,7 @@ public:
     const Program& program;
     const Launch& launch;
     Random random;
+    std::string printed;    // by printf
     uint64_t progress = 0;  // bumped by whatever another warp could be waiting for
 
     uint64_t now = 0;  // time of the warp, or the copy, that runs
@@ -278,6 +280,7 @@ public:
     void finish_copies(const std::function<bool(const Copy&)>& which, bool read_only);
     const std::vector<std::unique_ptr<Copy>>& copies() const { return copies_; }
     void named_barrier_check_exit(Cta& cta);
+    bool cancel_cluster(std::array<uint32_t, 3>& first);  // %ctaid of its first CTA, if one was not launched yet
     void cluster_barrier_check_exit(Cluster& cluster);
 
 private:
@@ -348,6 +351,11 @@ HandlerTable cluster_handlers();
 HandlerTable store_async_handlers();
 HandlerTable tensor_memory_handlers();
 HandlerTable tcgen05_handlers();
+HandlerTable tensormap_replace_handlers();
+HandlerTable cluster_launch_handlers();
+HandlerTable print_handlers();
+HandlerTable block_matrix_handlers();
+HandlerTable matrix_bytes_handlers();
 HandlerTable mbarrier_handlers();
 HandlerTable bulk_copy_handlers();
 HandlerTable async_copy_handlers();

@@ -124,6 +124,7 @@ nb::dict launch(const Program& program, const Array<uint8_t>& params, std::array
     } catch (const LocatedFault& fault) {
         result["fault"] = fault_dict(fault);
     }
+    result["printed"] = nb::bytes(machine.printed.data(), machine.printed.size());
     const Statistics& s = machine.statistics();
     result["seconds"] = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     result["instructions"] = s.instructions;

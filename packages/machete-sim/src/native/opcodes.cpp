@@ -30,6 +30,11 @@ std::vector<NamedHandler> build() {
     add(store_async_handlers());
     add(tensor_memory_handlers());
     add(tcgen05_handlers());
+    add(tensormap_replace_handlers());
+    add(cluster_launch_handlers());
+    add(print_handlers());
+    add(block_matrix_handlers());
+    add(matrix_bytes_handlers());
     add(mbarrier_handlers());
     add(bulk_copy_handlers());
     add(async_copy_handlers());

@@ -223,6 +223,8 @@ struct Access {
         lane = tensor_lane(address);
         column = tensor_column(address);
         const uint32_t own = w.index % 4 * 32;
+        // A warp reaches its own subpartition only; kernels that leave the subpartition out of the address get it.
+        if (lane < 32) lane += own;
         if (lane != own && (shape == k32x32b || lane != own + 16))
             throw Fault{FaultKind::out_of_bounds,
                         format("%s at lane %u of tensor memory: warp %u may access lanes %u to %u only", what, lane,

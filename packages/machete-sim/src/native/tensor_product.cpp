@@ -153,13 +153,10 @@ bool decode_tensor_descriptor(uint64_t bits, MatrixDescriptor& descriptor, Share
                                        "on sm_103a only"
                                      : "tcgen05 matrix descriptor has bits set that must be 0");
     }
-    constexpr int swizzle_of[] = {0, -1, 128, -1, 64, -1, 32, -1};
+    constexpr int swizzle_of[] = {0, 128, 128, -1, 64, -1, 32, -1};
     descriptor.swizzle = swizzle_of[bits >> 61];
-    if (descriptor.swizzle < 0) {
-        return refuse(bits >> 61 == 1 ? "tcgen05 matrix descriptor: 128-byte swizzle with atoms of 32 bytes is not "
-                                        "simulated"
-                                      : "tcgen05 matrix descriptor: unknown swizzle mode");
-    }
+    if (descriptor.swizzle < 0) return refuse("tcgen05 matrix descriptor: unknown swizzle mode");
+    descriptor.atom = bits >> 61 == 1 ? 32 : 16;
     descriptor.start = static_cast<uint32_t>(bits & 0x3fff) << 4;
     descriptor.leading = static_cast<uint32_t>(bits >> 16 & 0x3fff) << 4;
     descriptor.stride = static_cast<uint32_t>(bits >> 32 & 0x3fff) << 4;

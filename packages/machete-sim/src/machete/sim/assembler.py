@@ -261,6 +261,13 @@ class Assembler:
         assert self._current is not None
         return self._current.opcode.partition(".")[0]
 
+    def is_argument(self, operand: Operand) -> bool:
+        """Whether this is [name] of an argument of a call."""
+        assert self._current is not None
+        if not isinstance(operand, Address) or not isinstance(operand.base, Name) or operand.offset:
+            return False
+        return self._current.scope.argument(operand.base.text)
+
     def is_register(self, operand: Operand) -> bool:
         return isinstance(operand, Name) and self._register(operand.text) is not None
 

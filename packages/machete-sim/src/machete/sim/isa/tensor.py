@@ -142,9 +142,7 @@ def commit(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None
     entries = Entries(asm)
     entries.shared(ops[0])
     mask = asm.source(ops[1], "u16") if multicast else NO_OPERAND
-    asm.emit(
-        "tcgen05.commit", a=entries.registers[0], b=mask, mod=int(groups["group"]), flags=CLUSTER | entries.wide
-    )
+    asm.emit("tcgen05.commit", a=entries.registers[0], b=mask, mod=int(groups["group"]), flags=CLUSTER | entries.wide)
 
 
 # ---- mma

@@ -21,6 +21,7 @@ _STATEMENT = re.compile(
 )
 _TOP = re.compile(r"\s*(?P<word>\.[a-z]\w*)?")
 _REGISTERS = re.compile(r"\s*\.(\w+)\s+(.*)", re.DOTALL)
+_ARGUMENT = re.compile(r"\s*\.(\w+)\s+([\w$%]+)\s*")
 _PARAMETER = re.compile(
     r"\.param\s+(?:\.align\s+(\d+)\s+)?\.(\w+)(?:\s+\.ptr[^\s,)]*(?:\s+\.\w+(?:\s+\d+)?)*)?\s+([\w$%]+)\s*(?:\[(\d+)\])?"
 )
@@ -253,6 +254,12 @@ class _Parser:
                     scope.families[stem] = (declared[1], int(count))
                 else:
                     scope.registers[name] = declared[1]
+        elif word == ".param":  # of a call: a register by another name
+            declared = _ARGUMENT.fullmatch(match["rest"])
+            if declared is None or declared[1] not in SIZES:
+                raise self.fail("only scalar arguments of calls are understood", match.start("directive"))
+            scope.registers[declared[2]] = declared[1]
+            scope.arguments.add(declared[2])
         elif word in (".shared", ".local", ".global", ".const"):
             self._variable(word, match.start("directive"), match.start("rest"), False, kernel.variables)
         elif word != ".pragma":

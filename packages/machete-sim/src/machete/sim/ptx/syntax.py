@@ -62,13 +62,14 @@ Operand = Name | Immediate | Vector | Address | Displaced | Pair | Negated
 class Scope:
     """Registers and labels between one pair of braces."""
 
-    __slots__ = ("families", "labels", "parent", "registers")
+    __slots__ = ("arguments", "families", "labels", "parent", "registers")
 
     def __init__(self, parent: "Scope | None") -> None:
         self.parent = parent
         self.registers: dict[str, str] = {}  # name -> type
         self.families: dict[str, tuple[str, int]] = {}  # %r of %r<8> -> type, count
         self.labels: dict[str, int] = {}
+        self.arguments: set[str] = set()  # registers that are arguments of a call
 
     def register(self, name: str) -> "tuple[Scope, str] | None":
         """The scope that declares `name`, and its type."""
@@ -85,6 +86,12 @@ class Scope:
                     return scope, family[0]
             scope = scope.parent
         return None
+
+    def argument(self, name: str) -> bool:
+        scope: Scope | None = self
+        while scope is not None and name not in scope.registers:
+            scope = scope.parent
+        return scope is not None and name in scope.arguments
 
     def label(self, name: str) -> int | None:
         scope: Scope | None = self
