@@ -88,6 +88,7 @@ void Machine::start_cta(Cluster& cluster, uint32_t rank) {
         cta->copies_until = 0;
         cta->tensor.reset();
         cta->tensor_group = 0;
+        cta->tensor_until = 0;
     } else {
         cta = std::make_unique<Cta>();
         cta->slot = slots_++;

@@ -36,6 +36,7 @@ constexpr uint64_t kLocalWindow = 1ull << 61;
 constexpr uint64_t kCopyLatency = 500;    // of asynchronous copies
 constexpr uint64_t kCopyBytesPerNs = 32;  // of one CTA, all its copies together
 constexpr uint64_t kSignalLatency = 500;  // until others see an atomic, or an ordered store, to global memory
+constexpr uint64_t kTensorOpsPerNs = 4096;  // multiply-adds of the tensor core of one CTA
 
 struct Region {
     uint64_t begin = 0, end = 0;
@@ -227,6 +228,7 @@ struct Cta {
     uint32_t live_warps = 0;
     std::unique_ptr<TensorMemory> tensor;  // once it is used
     std::deque<std::unique_ptr<TensorOperation>> tensor_queue;
+    uint64_t tensor_until = 0;  // when the operations issued so far have completed
     uint32_t tensor_group = 0;  // .cta_group of its tcgen05 instructions; 0: none so far
 
     uint16_t& mbarrier_slot(uint32_t address) { return mbarrier_index[(address & ((1u << kRankShift) - 1)) / 8]; }

@@ -17,6 +17,8 @@ namespace machete::sim {
 void Machine::issue_tensor(Warp& warp, std::unique_ptr<TensorOperation> operation) {
     operation->warp = &warp;
     operation->pc = warp.pc;
+    uint64_t& until = warp.cta->tensor_until;
+    operation->time = until = std::max(until, now) + operation->duration();
     ++warp.effects;
     ++progress;
     if (warp.cta->tensor_queue.empty()) tensor_busy_.push_back(warp.cta);
@@ -28,6 +30,8 @@ void Machine::complete_tensor(Cta& cta) {
     cta.tensor_queue.pop_front();
     if (cta.tensor_queue.empty()) std::erase(tensor_busy_, &cta);
     ++progress;
+    const uint64_t before = now;
+    now = operation->time;
     try {
         operation->execute(*this);
     } catch (const Fault& fault) {
@@ -42,6 +46,8 @@ void Machine::complete_tensor(Cta& cta) {
                            w.mark_values,
                            {}};
     }
+    stats_.simulated_ns = std::max(stats_.simulated_ns, clock());
+    now = before;
 }
 
 void Machine::tensor_check_exit(Cta& cta) {
@@ -280,6 +286,8 @@ struct Multiply : TensorOperation {
         const auto meets = [&](uint32_t from, uint32_t count) { return from < first + columns && first < from + count; };
         return meets(tensor_column(d), d_columns()) || (a_in_tensor && meets(tensor_column(a_address), a_columns()));
     }
+
+    uint64_t duration() const override { return 1 + uint64_t(shape.m) * shape.n * shape.k / kTensorOpsPerNs; }
 
     void read_a(Machine& machine, Cta& cta, uint32_t* out) const {
         const uint32_t rows = shape.m / group.size;

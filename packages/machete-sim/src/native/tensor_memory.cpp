@@ -170,6 +170,7 @@ int dealloc(RegView& r, const Inst& i, uint32_t mask) {
         if (!allocate(cta, waiter.columns, at)) break;
         store_address(cta, waiter.shared, at);
         memory.waiters.pop_front();
+        waiter.warp->time = std::max(waiter.warp->time, w.machine->now);
         w.machine->wake(*waiter.warp);
     }
     return kNext;

@@ -42,10 +42,12 @@ constexpr uint32_t tensor_column(uint32_t address) { return address & 0xffffu; }
 struct TensorOperation {
     Warp* warp = nullptr;
     uint32_t pc = 0, lane = 0;
+    uint64_t time = 0;  // when it completes
     virtual ~TensorOperation() = default;
     virtual void execute(Machine& machine) = 0;
     virtual bool touches(uint32_t /*first*/, uint32_t /*columns*/) const { return false; }
     virtual bool only_signals() const { return false; }
+    virtual uint64_t duration() const { return 1; }  // ns on the tensor core
 };
 
 TensorMemory& tensor_memory(Cta& cta);
