@@ -2,6 +2,9 @@
 
 image = Image.from_ptx(ptx_text, arch="sm_90a")
 report = run(image, params, LaunchConfig(grid=(4, 1, 1), block=(128, 1, 1)), [Region(address, nbytes, "x")])
+
+with simulated_gpu("sm_100a"):  # whole programs, written for device="cuda"
+    ...
 """
 
 from .errors import (
@@ -26,6 +29,7 @@ from .errors import (
 )
 from .image import Image
 from .launch import LaunchConfig, Region, Report, run
+from .programs import MissingPackage, Simulation, simulated_gpu
 
 __all__ = [
     "BadDescriptor",
@@ -38,11 +42,13 @@ __all__ = [
     "Livelock",
     "MbarrierMisuse",
     "Misaligned",
+    "MissingPackage",
     "OutOfBounds",
     "PtxSyntaxError",
     "Race",
     "Region",
     "Report",
+    "Simulation",
     "SimulationError",
     "TensorMemoryMisuse",
     "Trap",
@@ -51,4 +57,5 @@ __all__ = [
     "Unsupported",
     "UnsupportedLaunch",
     "run",
+    "simulated_gpu",
 ]
