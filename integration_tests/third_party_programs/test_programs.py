@@ -28,13 +28,14 @@ def run(arch: str, script: str, arguments: tuple[str, ...], caches: Path) -> sub
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280)
 
 
-REDUCTIONS, ATTENTION = "quack_reductions.py", "flash_attention_4.py"
+REDUCTIONS, GEMM, ATTENTION = "quack_reductions.py", "quack_gemm.py", "flash_attention_4.py"
 GQA = ()
 CAUSAL = ("--causal", "--kv-heads", "2")
 PROGRAMS = [
     ("sm_90a", REDUCTIONS, ()),
     ("sm_100a", REDUCTIONS, ()),
     ("sm_120a", REDUCTIONS, ()),
+    ("sm_90a", GEMM, ()),
     ("sm_90a", ATTENTION, GQA),
     ("sm_120a", ATTENTION, GQA),
     ("sm_90a", ATTENTION, (*CAUSAL, "--length", "192")),  # ends in the middle of a tile

@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "numbers.hpp"
+#include "opcodes.hpp"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -155,7 +156,7 @@ __attribute__((target("avx2,fma"))) void multiply_avx2(const HalfTile& tile) {
     }
 }
 
-const bool have_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+const bool have_avx2 = use_avx2();
 #endif
 
 void multiply(const HalfTile& tile, bool integer) {

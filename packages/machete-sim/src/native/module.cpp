@@ -156,6 +156,7 @@ NB_MODULE(_core, m) {
           nb::arg("dynamic_shared"), nb::arg("resident"), nb::arg("seed"), nb::arg("max_instructions"),
           nb::arg("regions"), nb::arg("progress").none());
     m.def("opcode_names", &opcode_names, "Names of the native handlers; an opcode is an index into this list.");
+    m.attr("INSTRUCTION_SET") = use_avx2() ? "avx2" : "base";
     m.attr("SHARED_BASE") = kSharedBase;
     m.attr("SHARED_WINDOW") = kSharedWindow;
     m.attr("LOCAL_WINDOW") = kLocalWindow;

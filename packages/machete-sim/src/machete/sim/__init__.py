@@ -7,6 +7,15 @@ with simulated_gpu("sm_100a"):  # whole programs, written for device="cuda"
     ...
 """
 
+try:
+    from . import _core  # noqa: F401 - found now, or said why not
+except ModuleNotFoundError as error:
+    raise ImportError(
+        "machete-sim's native core is not built for this Python: it is imported from a source tree, or from an "
+        "installation for another version. pip install machete-sim, or in a clone: pip install packages/machete-sim "
+        "(which needs g++ 11 or clang 14, or newer)"
+    ) from error
+
 from .errors import (
     BadDescriptor,
     BarrierMisuse,

@@ -369,6 +369,8 @@ class Assembler:
                     operands = parse_operands(ins.operands)
                 except OperandError as error:
                     raise self.error(str(error)) from None
+                if self.kernel.vectors:
+                    operands = tuple(self._elements(operand, ins.scope) for operand in operands)
                 found[0].build(self, operands, found[1])
             self.places.extend([index] * (len(self.records) - len(self.places)))
         starts.append(len(self.records))
@@ -403,6 +405,12 @@ class Assembler:
             local_bytes=self.local_bytes,
         )
         return Code(program, self.places, self.marks, self.static_shared, len(self.records))
+
+    @staticmethod
+    def _elements(operand: Operand, scope: Scope) -> Operand:
+        """A vector register by its name is a vector of its elements."""
+        names = scope.vector(operand.text) if isinstance(operand, Name) else None
+        return operand if names is None else Vector(tuple(map(Name, names)))
 
     def _mark(self, ins: Instruction) -> None:
         mark = self.kernel.marks[int(ins.operands)]

@@ -129,13 +129,10 @@ class RuntimeLibrary:
 
 
 def path() -> Path:
-    """Where the library lies: beside the native interpreter. Raises SimulationError."""
-    found = Path(_core.__file__).with_name(FILE_NAME)
+    """Where the library lies: with the native interpreter. Raises SimulationError."""
+    found = Path(_core.__file__).parent / "lib" / FILE_NAME
     if not found.exists():
-        raise SimulationError(
-            f"{FILE_NAME} is missing beside {Path(_core.__file__).name}: "
-            "the installation of machete-sim is incomplete; reinstall it"
-        )
+        raise SimulationError(f"{found} is missing: the installation of machete-sim is incomplete; reinstall it")
     return found
 
 

@@ -62,13 +62,14 @@ Operand = Name | Immediate | Vector | Address | Displaced | Pair | Negated
 class Scope:
     """Registers and labels between one pair of braces."""
 
-    __slots__ = ("arguments", "families", "labels", "parent", "registers")
+    __slots__ = ("arguments", "families", "labels", "parent", "registers", "vectors")
 
     def __init__(self, parent: "Scope | None") -> None:
         self.parent = parent
         self.registers: dict[str, str] = {}  # name -> type
         self.families: dict[str, tuple[str, int]] = {}  # %r of %r<8> -> type, count
         self.labels: dict[str, int] = {}
+        self.vectors: dict[str, tuple[str, ...]] = {}  # name -> its elements, registers of this scope
         self.arguments: set[str] = set()  # registers that are arguments of a call
 
     def register(self, name: str) -> "tuple[Scope, str] | None":
@@ -84,6 +85,15 @@ class Scope:
                 digits = name[len(stem) :]
                 if int(digits) < family[1] and (digits == "0" or digits[0] != "0"):
                     return scope, family[0]
+            scope = scope.parent
+        return None
+
+    def vector(self, name: str) -> tuple[str, ...] | None:
+        """The elements of a vector register (PTX ISA, "Vectors")."""
+        scope: Scope | None = self
+        while scope is not None:
+            if name in scope.vectors:
+                return scope.vectors[name]
             scope = scope.parent
         return None
 
@@ -148,6 +158,7 @@ class Kernel:
     locations: list[tuple[int, int, int]] = field(default_factory=list)  # text offset, file, line
     marks: list[Mark] = field(default_factory=list)
     limits: dict[str, tuple[int, ...]] = field(default_factory=dict)  # .reqntid, .maxntid, …
+    vectors: bool = False  # some register is declared as a vector
 
     @property
     def parameter_bytes(self) -> int:
