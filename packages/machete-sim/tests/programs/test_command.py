@@ -11,6 +11,8 @@ from typer.testing import CliRunner
 
 from machete.sim.programs.cli import app
 
+pytest_plugins = ["pytester"]
+
 PROGRAM = """
 import sys
 import cutlass, cutlass.cute as cute, torch
