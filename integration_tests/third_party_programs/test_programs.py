@@ -31,14 +31,13 @@ def run(arch: str, script: str, arguments: tuple[str, ...], caches: Path) -> sub
 REDUCTIONS, GEMM, ATTENTION = "quack_reductions.py", "quack_gemm.py", "flash_attention_4.py"
 GQA = ()
 CAUSAL = ("--causal", "--kv-heads", "2")
+ARCHITECTURES = ("sm_90a", "sm_100a", "sm_120a")
 PROGRAMS = [
-    ("sm_90a", REDUCTIONS, ()),
-    ("sm_100a", REDUCTIONS, ()),
-    ("sm_120a", REDUCTIONS, ()),
-    ("sm_90a", GEMM, ()),
-    ("sm_90a", ATTENTION, GQA),
-    ("sm_120a", ATTENTION, GQA),
+    *((arch, REDUCTIONS, ()) for arch in ARCHITECTURES),
+    *((arch, GEMM, ()) for arch in ARCHITECTURES),
+    *((arch, ATTENTION, GQA) for arch in ARCHITECTURES),
     ("sm_90a", ATTENTION, (*CAUSAL, "--length", "192")),  # ends in the middle of a tile
+    ("sm_100a", ATTENTION, (*CAUSAL, "--length", "192")),
     ("sm_120a", ATTENTION, (*CAUSAL, "--length", "256")),
 ]
 
