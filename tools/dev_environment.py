@@ -25,6 +25,8 @@ ENVIRONMENT = REPOSITORY / ".nox" / "env"
 PYTHON = ENVIRONMENT / "bin" / "python"
 DEV_REQUIREMENTS = REPOSITORY / "requirements" / "dev.txt"
 CPU_TORCH = REPOSITORY / "requirements" / "torch-cpu.txt"
+PROGRAMS = REPOSITORY / "requirements" / "programs.txt"
+CPU_PROGRAMS = REPOSITORY / "requirements" / "programs-cpu.txt"
 NATIVE_SOURCES = ("CMakeLists.txt", "*.cmake", "*.cpp", "*.hpp", "*.h", "*.inc")
 
 
@@ -154,6 +156,12 @@ def prepare() -> Path:
             say(f"installing requirements (torch: {host_torch or 'CPU build'})")
             pip_install("-r", str(DEV_REQUIREMENTS), "-c", str(constraint), "torch", *required)
             stamps.record("third-party", third_party)
+
+        programs = [PROGRAMS] if host_torch else [PROGRAMS, CPU_PROGRAMS]
+        if not stamps.fresh("programs", digest(*programs)):
+            say("installing the packages that are run on the simulator")
+            pip_install("--no-deps", *(argument for path in programs for argument in ("-r", str(path))))
+            stamps.record("programs", digest(*programs))
 
         for package in members:
             current = package_digest(package)

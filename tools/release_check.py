@@ -31,15 +31,24 @@ from namespaces import problems
 
 TAG = re.compile(r"(?P<name>machete(?:-[a-z][a-z0-9-]*?)?)-v(?P<version>\d+\.\d+\.\d+\S*)")
 
-# Imports every module of the named packages, but for those of a pytest plugin, which only pytest imports.
+# Imports every module of the named packages, but for those of a pytest plugin, which only pytest imports, and for those
+# that need what only an extra of ours brings.
 IMPORT_ALL = """
-import importlib, importlib.metadata, pkgutil, sys
+import importlib, importlib.metadata, pkgutil, re, sys
 plugins = tuple(point.value + "." for point in importlib.metadata.entry_points(group="pytest11"))
+modules = {"cuda-bindings": "cuda", "nvidia-cutlass-dsl": "cutlass"}
+ours = [found for found in importlib.metadata.distributions() if found.name.startswith("machete")]
+extras = [one for found in ours for one in found.requires or () if "extra ==" in one]
+optional = {modules.get(name, name) for name in (re.match(r"[\\w.-]+", one)[0] for one in extras)}
 for name in sys.argv[1:]:
     package = importlib.import_module(name)
     for module in pkgutil.walk_packages(package.__path__, name + "."):
         if not module.name.endswith(".__main__") and not f"{module.name}.".startswith(plugins):
-            importlib.import_module(module.name)
+            try:
+                importlib.import_module(module.name)
+            except ModuleNotFoundError as missing:
+                if missing.name.partition(".")[0] not in optional:
+                    raise
 """
 
 

@@ -55,6 +55,14 @@ def test_the_runtime_alone_brings_no_ops(clean: Clean, wheels: Wheels) -> None:
     assert "Usage" in environment.script("machete", "--help")
 
 
+def test_the_simulator_alone_says_what_a_program_needs(clean: Clean, wheels: Wheels) -> None:
+    environment = clean("machete-sim")
+    install(environment, wheels, "machete-sim")
+    assert "Usage" in environment.script("machete-sim", "run", "--help")
+    with pytest.raises(UndeclaredError, match="pip install torch"):
+        environment.script("machete-sim", "run", "-m", "this")
+
+
 @pytest.mark.parametrize("name", WITH_MODULES)
 def test_each_wheel_works_with_what_it_declares(clean: Clean, wheels: Wheels, name: str) -> None:
     environment = clean(name)

@@ -45,6 +45,22 @@ int pack64x4(RegView& w, const Inst& i, uint32_t m) {  // {b16 x 4} -> b64
     });
     return kNext;
 }
+int pack8x4(RegView& w, const Inst& i, uint32_t m) {  // {b8 x 4} -> b32
+    auto* a = lanes<uint32_t>(w, i.a);
+    auto* b = lanes<uint32_t>(w, i.b);
+    auto* c = lanes<uint32_t>(w, i.c);
+    auto* e = lanes<uint32_t>(w, i.e);
+    write_lanes(lanes<uint32_t>(w, i.d), m, [&](uint32_t l) {
+        return (a[l] & 255u) | (b[l] & 255u) << 8 | (c[l] & 255u) << 16 | (e[l] & 255u) << 24;
+    });
+    return kNext;
+}
+int pack8x2(RegView& w, const Inst& i, uint32_t m) {  // {b8, b8} -> b16
+    auto* a = lanes<uint32_t>(w, i.a);
+    auto* b = lanes<uint32_t>(w, i.b);
+    write_lanes(lanes<uint32_t>(w, i.d), m, [&](uint32_t l) { return (a[l] & 255u) | (b[l] & 255u) << 8; });
+    return kNext;
+}
 int pack128(RegView& w, const Inst& i, uint32_t m) {  // {b64, b64} -> b128
     auto* d = lanes<uint64_t>(w, i.d);
     auto* a = lanes<uint64_t>(w, i.a);
@@ -58,6 +74,12 @@ int part16_of_32(RegView& w, const Inst& i, uint32_t m) {
     auto* a = lanes<uint32_t>(w, i.a);
     const uint32_t s = static_cast<uint32_t>(i.imm);
     write_lanes(lanes<uint32_t>(w, i.d), m, [&](uint32_t l) { return (a[l] >> s) & 0xffffu; });
+    return kNext;
+}
+int part8_of_32(RegView& w, const Inst& i, uint32_t m) {
+    auto* a = lanes<uint32_t>(w, i.a);
+    const uint32_t s = static_cast<uint32_t>(i.imm);
+    write_lanes(lanes<uint32_t>(w, i.d), m, [&](uint32_t l) { return (a[l] >> s) & 255u; });
     return kNext;
 }
 int part16_of_64(RegView& w, const Inst& i, uint32_t m) {
@@ -96,6 +118,8 @@ int pack128x4(RegView& w, const Inst& i, uint32_t m) {  // {b32 x 4} -> b128
 
 const NamedHandler table[] = {
     {"mov.b16", copy<uint32_t>},      {"mov.b32", copy<uint32_t>},
+    {"pack.b32.b8x4", pack8x4},       {"pack.b16.b8x2", pack8x2},
+    {"part.b8.b32", part8_of_32},     {"part.b8.b16", part8_of_32},
     {"mov.b64", copy<uint64_t>},      {"mov.b128", copy128},
     {"pack.b32.b16x2", pack32},       {"pack.b64.b32x2", pack64},
     {"pack.b64.b16x4", pack64x4},     {"pack.b128.b64x2", pack128},

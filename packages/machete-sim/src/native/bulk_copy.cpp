@@ -9,6 +9,7 @@
 
 #include "lanes.hpp"
 #include "machine.hpp"
+#include "numbers.hpp"
 #include "shared_address.hpp"
 
 namespace machete::sim {
@@ -79,6 +80,16 @@ void check_to_shared(Warp& w, const Copy& copy, Cta& signal, const Mbarrier& bar
         checker.async_shared(w, *copy.source, c.shared, c.bytes, lane, barrier.agent, time, kAsyncProxy);
 }
 
+// The unit of the rounding is not documented; CUTLASS says that TMA rounds, and to nearest even is what cvt.rn does.
+void round_to_tf32(uint8_t* values, uint32_t bytes) {
+    for (uint32_t k = 0; k < bytes; k += 4) {
+        float value;
+        std::memcpy(&value, values + k, 4);
+        const uint32_t rounded = tf32_from_f32(value);
+        std::memcpy(values + k, &rounded, 4);
+    }
+}
+
 }  // namespace
 
 // A copy that writes shared memory and then tells an mbarrier. Its destination is unreadable until it lands.
@@ -135,6 +146,7 @@ void perform_copy(Machine& machine, Copy& copy) {
             std::memset(d, 0, c.bytes);
         } else {
             std::memcpy(d, reinterpret_cast<const void*>(c.global), c.bytes);
+            if (copy.tf32) round_to_tf32(d, c.bytes);
         }
         p += c.bytes;
         std::memset(cta.shadow + c.shared, 1, c.bytes);
@@ -171,7 +183,7 @@ void check_global(Warp& w, const std::vector<TileChunk>& chunks, bool write, uin
 
 // Sends global memory to the shared memory of one CTA, which need not be the warp's own.
 void issue_load(Warp& w, Cta& cta, std::vector<TileChunk> chunks, uint32_t total, Cta& signal, uint32_t mbarrier,
-                uint32_t lane) {
+                uint32_t lane, bool tf32) {
     check_global(w, chunks, false, lane, "asynchronous load");
     w.machine->stats().bytes_loaded += total;
     auto copy = std::make_unique<Copy>();
@@ -180,6 +192,7 @@ void issue_load(Warp& w, Cta& cta, std::vector<TileChunk> chunks, uint32_t total
     copy->lane = lane;
     copy->chunks = std::move(chunks);
     copy->total = total;
+    copy->tf32 = tf32;
     issue_to_shared(w, std::move(copy), signal, mbarrier);
 }
 
@@ -189,6 +202,7 @@ void issue_load(Warp& w, Cta& cta, std::vector<TileChunk> chunks, uint32_t total
 struct Destination {
     uint32_t mask = 0;  // of CTAs; 0: no multicast
     bool pairs = false;
+    bool tf32 = false;
 };
 
 void send(Warp& w, const Destination& to, std::vector<TileChunk> chunks, uint32_t shared, uint32_t total,
@@ -206,7 +220,7 @@ void send(Warp& w, const Destination& to, std::vector<TileChunk> chunks, uint32_
                         format("a copy into CTA %u of the cluster reports to an mbarrier in CTA %u%s", cta.rank,
                                signal.rank, to.pairs ? ", which is not of the same pair" : ""),
                         1u << lane};
-        issue_load(w, cta, std::move(chunks), total, signal, mbarrier, lane);
+        issue_load(w, cta, std::move(chunks), total, signal, mbarrier, lane, to.tf32);
         return;
     }
     if (to.mask >> size)
@@ -222,7 +236,7 @@ void send(Warp& w, const Destination& to, std::vector<TileChunk> chunks, uint32_
         for (TileChunk& c : there) c.shared = (c.shared & offset_bits) | rank << kRankShift;
         const uint32_t there_mbarrier = (mbarrier & offset_bits) | told << kRankShift;
         issue_load(w, shared_owner(w, rank << kRankShift, lane, "multicast"), std::move(there), total,
-                   shared_owner(w, there_mbarrier, lane, "mbarrier of a multicast"), there_mbarrier, lane);
+                   shared_owner(w, there_mbarrier, lane, "mbarrier of a multicast"), there_mbarrier, lane, to.tf32);
     }
 }
 
@@ -286,7 +300,7 @@ int bulk_load(RegView& r, const Inst& i, uint32_t mask) {
         const uint32_t dst = o.shared(0, l), bytes = o.word(2, l);
         const uint64_t src = o.raw(1, l);
         check_bulk(src, dst, bytes, l);
-        const Destination to{(i.mod & 1) ? multicast_mask(o, 4, l) : 0, false};
+        const Destination to{(i.mod & 1) ? multicast_mask(o, 4, l) : 0};
         send(o.w, to, {TileChunk{src, dst, bytes, false}}, dst, bytes, o.shared(3, l), l);
     }
     return kNext;
@@ -377,16 +391,38 @@ std::vector<TileChunk> tile(const TensorMap& map, TileCopy direction, const Oper
     return chunks;
 }
 
-// mod: rank | multicast << 8 | pairs << 9; the multicast mask is the last entry
+// gather4 and scatter4: one column coordinate, then four rows of a matrix, that are neighbours in shared memory.
+std::vector<TileChunk> four_rows(const TensorMap& map, TileCopy direction, const Operands& o, uint32_t first,
+                                 uint32_t shared, uint32_t l) {
+    if (map.box[1] != 1)
+        throw Fault{FaultKind::descriptor, format("the box of a tensor map for gather4 has 1 row, not %u", map.box[1]),
+                    1u << l};
+    std::vector<TileChunk> chunks;
+    const uint32_t pitch = std::max(tile_bytes(map), static_cast<uint32_t>(map.swizzle));
+    for (uint32_t row = 0; row < 4; ++row) {
+        const int32_t coords[5] = {static_cast<int32_t>(o.word(first, l)),
+                                   static_cast<int32_t>(o.word(first + 1 + row, l))};
+        std::string error;
+        if (!check_tma(map, direction, coords, shared, error)) throw Fault{FaultKind::descriptor, error, 1u << l};
+        tile_chunks(map, direction, coords, shared + row * pitch, chunks);
+    }
+    return chunks;
+}
+
+// mod: rank | multicast << 8 | pairs << 9 | gather4 << 10; the multicast mask is the last entry
 int tile_load(RegView& r, const Inst& i, uint32_t mask) {
     const Operands o(warp_of(r), i);
     const uint32_t rank = i.mod & 255;
     for (uint32_t l = 0; l < kLanes; ++l) {
         if (!(mask >> l & 1)) continue;
         const TensorMap map = tensor_map(o.w, o.raw(1, l), rank, l);
-        const Destination to{(i.mod >> 8 & 1) ? multicast_mask(o, 3 + rank, l) : 0, (i.mod >> 9 & 1) != 0};
+        const bool rows = i.mod >> 10 & 1;
+        const uint32_t coordinates = rows ? 5 : rank;
+        const Destination to{(i.mod >> 8 & 1) ? multicast_mask(o, 3 + coordinates, l) : 0, (i.mod >> 9 & 1) != 0,
+                             map.tf32};
         const uint32_t shared = o.shared(0, l);
-        send(o.w, to, tile(map, TileCopy::load, o, 3, shared, l), shared, tile_bytes(map), o.shared(2, l), l);
+        auto chunks = rows ? four_rows(map, TileCopy::load, o, 3, shared, l) : tile(map, TileCopy::load, o, 3, shared, l);
+        send(o.w, to, std::move(chunks), shared, tile_bytes(map) * (rows ? 4 : 1), o.shared(2, l), l);
     }
     return kNext;
 }
@@ -408,15 +444,16 @@ int element_type(const TensorMap& map, int op, uint32_t lane) {
                 1u << lane};
 }
 
-// mod: rank | (1 + op) << 8 for reductions
+// mod: rank | (1 + op) << 8 for reductions | scatter4 << 16
 int tile_store(RegView& r, const Inst& i, uint32_t mask) {
     const Operands o(warp_of(r), i);
     const uint32_t rank = i.mod & 255;
-    const int reduce = static_cast<int>(i.mod >> 8) - 1;
+    const int reduce = static_cast<int>(i.mod >> 8 & 255) - 1;
     for (uint32_t l = 0; l < kLanes; ++l) {
         if (!(mask >> l & 1)) continue;
         const TensorMap map = tensor_map(o.w, o.raw(0, l), rank, l);
-        std::vector<TileChunk> chunks = tile(map, TileCopy::store, o, 2, o.shared(1, l), l);
+        std::vector<TileChunk> chunks = (i.mod >> 16 & 1) ? four_rows(map, TileCopy::store, o, 2, o.shared(1, l), l)
+                                                          : tile(map, TileCopy::store, o, 2, o.shared(1, l), l);
         issue_store(o.w, std::move(chunks), l, reduce, reduce >= 0 ? element_type(map, reduce, l) : 0);
     }
     return kNext;

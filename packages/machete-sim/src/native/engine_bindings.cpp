@@ -148,7 +148,7 @@ void bind_tensormap(nb::module_& m) {
         },
         nb::arg("raw"), nb::arg("coords"), nb::arg("shared_base"), nb::kw_only(), nb::arg("store") = false,
         "The (global address, shared address, bytes, out of bounds) pieces of a tile.");
-    m.def("swizzle_address", &swizzle_address, nb::arg("address"), nb::arg("swizzle"));
+    m.def("swizzle_address", &swizzle_address, nb::arg("address"), nb::arg("swizzle"), nb::arg("atom") = 16);
 }
 
 Element element_named(const std::string& name) {

@@ -21,9 +21,10 @@ enum class FaultKind : int {
     livelock,
     trap,
     unsupported,
-    descriptor,  // malformed tensor map or matrix descriptor
-    proxy,       // generic and asynchronous accesses without a proxy fence
-    pending,     // registers of an asynchronous product used before it was waited for
+    descriptor,     // malformed tensor map or matrix descriptor
+    proxy,          // generic and asynchronous accesses without a proxy fence
+    pending,        // registers of an asynchronous product used before it was waited for
+    tensor_memory,  // misuse: allocation, groups, layouts
 };
 
 // A fault with its place, as it leaves the machine.

@@ -54,9 +54,9 @@ Machine::~Machine() {
 const Region* Machine::find_region(uint64_t address) const {
     const auto& r = launch.regions;
     auto it = std::upper_bound(r.begin(), r.end(), address, [](uint64_t a, const Region& x) { return a < x.begin; });
-    if (it == r.begin()) return nullptr;
-    --it;
-    return address < it->end ? &*it : nullptr;
+    while (it != r.begin())  // further back only if regions overlap, or none holds the address
+        if (address < (--it)->end) return &*it;
+    return nullptr;
 }
 
 // ---- CTAs ----------------------------------------------------------------------------
@@ -87,6 +87,9 @@ void Machine::start_cta(Cluster& cluster, uint32_t rank) {
         cta->stages_in_flight = 0;
         cta->exited = false;
         cta->copies_until = 0;
+        cta->tensor.reset();
+        cta->tensor_group = 0;
+        cta->tensor_until = 0;
     } else {
         cta = std::make_unique<Cta>();
         cta->slot = slots_++;
@@ -171,6 +174,7 @@ void Machine::retire_cta(Cta& cta) {
                            copy->warp->mark_values,
                            {}};
     }
+    tensor_check_exit(cta);
     ++stats_.retired_ctas;
     cta.exited = true;
     // Its memory stays until the whole cluster is done, so that accesses by others can be told from wrong addresses.
@@ -179,7 +183,8 @@ void Machine::retire_cta(Cta& cta) {
 
 void Machine::retire_cluster(Cluster& cluster) {
     for (auto& copy : copies_)
-        if (copy->warp && copy->warp->cta->cluster == &cluster) copy->cta = nullptr, copy->warp = nullptr;  // written later, from copy->data
+        if (copy->warp && copy->warp->cta->cluster == &cluster)  // written later, from copy->data
+            copy->cta = nullptr, copy->warp = nullptr;
     for (Cta* cta : cluster.ctas) {
         auto at = std::find_if(ctas_.begin(), ctas_.end(), [&](const auto& c) { return c.get() == cta; });
         free_ctas_.push_back(std::move(*at));
@@ -419,9 +424,14 @@ void Machine::complete(size_t index) {
     now = before;
 }
 
-bool Machine::complete_one_copy() {
-    if (copies_.empty()) return false;
-    const uint32_t index = random.below(static_cast<uint32_t>(copies_.size()));
+// Lets one asynchronous operation of those in flight happen. False if there is none.
+bool Machine::complete_one() {
+    if (!in_flight()) return false;
+    const uint32_t index = random.below(static_cast<uint32_t>(copies_.size() + tensor_busy_.size()));
+    if (index >= copies_.size()) {
+        complete_tensor(*tensor_busy_[index - copies_.size()]);
+        return true;
+    }
     Copy& copy = *copies_[index];
     // A store reads first and writes later.
     if ((copy.kind == CopyKind::store || copy.kind == CopyKind::peer) && !copy.read && random.below(2)) {
@@ -479,7 +489,7 @@ void Machine::run(const std::function<void()>& pulse) {
             run_warp(w, quantum);
             all_polled &= w.busy < kBusyInstructions;
             all_stuck &= w.stuck && w.busy == 0;
-            if (random.below(256) < copy_rate_) complete_one_copy();
+            if (random.below(256) < copy_rate_) complete_one();
             if (stats_.instructions >= next_pulse) {
                 pulse();
                 next_pulse = stats_.instructions + (1u << 21);
@@ -502,8 +512,8 @@ void Machine::run(const std::function<void()>& pulse) {
         if (progress != before || !all_polled) {
             fruitless_ = stuck_rounds = 0;
             last_progress = stats_.instructions;
-        } else if (!copies_.empty()) {
-            complete_one_copy();
+        } else if (in_flight()) {
+            complete_one();
         } else {
             ++fruitless_;
             stuck_rounds = all_stuck && fruitless_ > kWatchRounds + 1 ? stuck_rounds + 1 : 0;
@@ -511,9 +521,9 @@ void Machine::run(const std::function<void()>& pulse) {
                 skew_ += std::min<uint64_t>(1000ull << std::min<uint64_t>(fruitless_ / 8, 20), 1000000000ull);
         }
         const bool due = ++rounds % kSoftWakeRounds == 0;
-        if (due) complete_one_copy();  // however late a copy is, it does land while others are busy
+        if (due) complete_one();  // however late a copy is, it does land while others are busy
         if (queue_.empty() || due) {
-            while (queue_.empty() && complete_one_copy()) {
+            while (queue_.empty() && complete_one()) {
             }
             bool any = !queue_.empty();
             if (queue_.empty() || due)
@@ -528,7 +538,7 @@ void Machine::run(const std::function<void()>& pulse) {
         if (stuck_rounds > kStuckRounds || (fruitless_ && stats_.instructions - last_progress > kFruitlessInstructions))
             deadlock();
     }
-    while (complete_one_copy()) {
+    while (complete_one()) {
     }
 }
 
@@ -560,6 +570,9 @@ LocatedFault::Waiting describe(const Warp& warp) {
         case Wait::cluster:
             entry.what = format("waits at barrier.cluster: %u of %u warps of the cluster arrived",
                                 cta.cluster->arrived, cta.cluster->live_warps());
+            break;
+        case Wait::tensor_memory:
+            entry.what = format("waits for %u columns of tensor memory to be free", warp.wait_detail);
             break;
         case Wait::warpgroup: entry.what = "waits for the other warps of its warpgroup at a wgmma instruction"; break;
         default:

@@ -13,6 +13,7 @@
 #include "fault.hpp"
 #include "inst.hpp"
 #include "products.hpp"
+#include "tensor_memory.hpp"
 #include "tensormap.hpp"
 
 namespace machete::sim {
@@ -37,6 +38,7 @@ constexpr uint64_t kLocalWindow = 1ull << 61;
 constexpr uint64_t kCopyLatency = 500;    // of asynchronous copies
 constexpr uint64_t kCopyBytesPerNs = 32;  // of one CTA, all its copies together
 constexpr uint64_t kSignalLatency = 500;  // until others see an atomic, or an ordered store, to global memory
+constexpr uint64_t kTensorOpsPerNs = 4096;  // multiply-adds of the tensor core of one CTA
 
 struct Region {
     uint64_t begin = 0, end = 0;
@@ -142,6 +144,7 @@ struct Copy {
     uint64_t group = 0;     // of the issuing thread
     bool read = false;      // a store has read its source
     uint64_t checksum = 0;  // of a store's source when it was issued
+    bool tf32 = false;      // a load rounds float32 to tf32
     int reduce = -1;        // AtomicOp of cp.reduce, or -1
     int reduce_type = 0;
     std::vector<uint8_t> data;  // what a store or peer copy has read, or an inline_store carries
@@ -157,7 +160,7 @@ struct Group {  // lanes of a warp that are at the same instruction
     bool deferred = false;  // polled; others of the warp go first
 };
 
-enum class Wait : uint8_t { none, named_barrier, mbarrier, cluster, warpgroup, exited };
+enum class Wait : uint8_t { none, named_barrier, mbarrier, cluster, warpgroup, tensor_memory, exited };
 
 struct LaneCopies {                // groups of one thread
     uint64_t bulk_committed = 0;   // bulk groups so far
@@ -241,6 +244,10 @@ struct Cta {
     uint32_t live_warps = 0;
     FlatShadow records;                  // accesses to shared memory, for the checker
     uint32_t agents = kFirstAsyncAgent;  // that have been given out
+    std::unique_ptr<TensorMemory> tensor;  // once it is used
+    std::deque<std::unique_ptr<TensorOperation>> tensor_queue;
+    uint64_t tensor_until = 0;  // when the operations issued so far have completed
+    uint32_t tensor_group = 0;  // .cta_group of its tcgen05 instructions; 0: none so far
 
     uint16_t& mbarrier_slot(uint32_t address) { return mbarrier_index[(address & ((1u << kRankShift) - 1)) / 8]; }
     uint16_t mbarrier_slot(uint32_t address) const { return mbarrier_index[(address & ((1u << kRankShift) - 1)) / 8]; }
@@ -276,6 +283,7 @@ public:
     const Launch& launch;
     Random random;
     std::unique_ptr<Checker> checker;  // if the launch asks for it
+    std::string printed;    // by printf
     uint64_t progress = 0;  // bumped by whatever another warp could be waiting for
 
     uint64_t now = 0;  // time of the warp, or the copy, that runs
@@ -290,9 +298,11 @@ public:
     const Region* find_region(uint64_t address) const;
     void wake(Warp& warp);
     void issue(std::unique_ptr<Copy> copy);
+    void issue_tensor(Warp& warp, std::unique_ptr<TensorOperation> operation);
     void finish_copies(const std::function<bool(const Copy&)>& which, bool read_only);
     const std::vector<std::unique_ptr<Copy>>& copies() const { return copies_; }
     void named_barrier_check_exit(Cta& cta);
+    bool cancel_cluster(std::array<uint32_t, 3>& first);  // %ctaid of its first CTA, if one was not launched yet
     void cluster_barrier_check_exit(Cluster& cluster);
 
 private:
@@ -304,7 +314,10 @@ private:
     bool select(Warp& warp);
     void polled(Warp& warp);
     void exit_lanes(Warp& warp, uint32_t mask);
-    bool complete_one_copy();
+    bool in_flight() const { return !copies_.empty() || !tensor_busy_.empty(); }
+    bool complete_one();
+    void complete_tensor(Cta& cta);
+    void tensor_check_exit(Cta& cta);
     void complete(size_t index);
     [[noreturn]] void deadlock();
     void describe_warps(LocatedFault& fault) const;
@@ -321,6 +334,7 @@ private:
     std::vector<std::unique_ptr<Cluster>> clusters_;
     std::vector<Warp*> queue_;
     std::vector<std::unique_ptr<Copy>> copies_;
+    std::vector<Cta*> tensor_busy_;  // have operations in their queues
     uint8_t* constants_ = nullptr;
 };
 
@@ -357,6 +371,13 @@ HandlerTable control_handlers();
 HandlerTable barrier_handlers();
 HandlerTable cluster_handlers();
 HandlerTable store_async_handlers();
+HandlerTable tensor_memory_handlers();
+HandlerTable tcgen05_handlers();
+HandlerTable tensormap_replace_handlers();
+HandlerTable cluster_launch_handlers();
+HandlerTable print_handlers();
+HandlerTable block_matrix_handlers();
+HandlerTable matrix_bytes_handlers();
 HandlerTable mbarrier_handlers();
 HandlerTable bulk_copy_handlers();
 HandlerTable async_copy_handlers();

@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "numbers.hpp"
+#include "opcodes.hpp"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -155,7 +156,7 @@ __attribute__((target("avx2,fma"))) void multiply_avx2(const HalfTile& tile) {
     }
 }
 
-const bool have_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+const bool have_avx2 = use_avx2();
 #endif
 
 void multiply(const HalfTile& tile, bool integer) {
@@ -362,14 +363,15 @@ uint32_t matrix_chunk_address(const MatrixDescriptor& descriptor, bool k_major, 
         offset = width ? row / 8 * stride + row % 8 * width + across
                        : row / 8 * stride + row % 8 * 16 + across / 16 * leading;
     } else {
-        // Core matrices of 8 k x 16 bytes of rows.
-        const uint32_t across = row * bytes;
-        offset = width ? across / width * leading + across % width + k / 8 * stride + k % 8 * width
+        // Core matrices of 8 k x 16 bytes of rows; with atoms of 32 bytes, 4 k.
+        const uint32_t across = row * bytes, group = descriptor.atom == 32 ? 4 : 8;
+        offset = width ? across / width * leading + across % width + k / group * stride + k % group * width
                        : across / 16 * stride + k / 8 * leading + k % 8 * 16;
     }
     const uint32_t address = descriptor.start + offset;
-    const uint32_t phase_mask = width ? width / 16 - 1 : 0;
-    return address ^ (((address >> 7) - descriptor.base_offset) & phase_mask) << 4;
+    const auto atom = static_cast<uint32_t>(descriptor.atom);
+    const uint32_t phase_mask = width ? width / atom - 1 : 0;
+    return address ^ (((address >> 7) - descriptor.base_offset) & phase_mask) * atom;
 }
 
 namespace {

@@ -71,6 +71,7 @@ struct MatrixDescriptor {
     uint32_t base_offset =
         0;            // 0..7: row of the swizzle pattern, in units of 128 bytes, where address bits 7..9 start from
     int swizzle = 0;  // bytes: 0, 32, 64 or 128
+    int atom = 16;    // bytes that the swizzle keeps together: 16, or 32 for tcgen05
 };
 
 // wgmma's 64-bit descriptor. False if a bit that must be 0 is set.

@@ -129,6 +129,7 @@ nb::dict launch(const Program& program, const Array<uint8_t>& params, std::array
     } catch (const LocatedFault& fault) {
         result["fault"] = fault_dict(fault);
     }
+    result["printed"] = nb::bytes(machine.printed.data(), machine.printed.size());
     const Statistics& s = machine.statistics();
     result["seconds"] = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     result["instructions"] = s.instructions;
@@ -160,6 +161,7 @@ NB_MODULE(_core, m) {
           nb::arg("dynamic_shared"), nb::arg("resident"), nb::arg("seed"), nb::arg("max_instructions"),
           nb::arg("races"), nb::arg("regions"), nb::arg("progress").none());
     m.def("opcode_names", &opcode_names, "Names of the native handlers; an opcode is an index into this list.");
+    m.attr("INSTRUCTION_SET") = use_avx2() ? "avx2" : "base";
     m.attr("SHARED_BASE") = kSharedBase;
     m.attr("SHARED_WINDOW") = kSharedWindow;
     m.attr("LOCAL_WINDOW") = kLocalWindow;

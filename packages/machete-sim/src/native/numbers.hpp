@@ -91,6 +91,16 @@ inline float f32_from_e2m1(uint8_t bits) {
     return std::bit_cast<float>(number_bits::widen<1, 1>(bits & 7u) | sign);
 }
 
+// The low 6 bits.
+inline float f32_from_e2m3(uint8_t bits) {
+    const uint32_t sign = static_cast<uint32_t>(bits & 32u) << 26;
+    return std::bit_cast<float>(number_bits::widen<3, 1>(bits & 31u) | sign);
+}
+inline float f32_from_e3m2(uint8_t bits) {
+    const uint32_t sign = static_cast<uint32_t>(bits & 32u) << 26;
+    return std::bit_cast<float>(number_bits::widen<2, 3>(bits & 31u) | sign);
+}
+
 // 2^(bits - 127); 0xff is NaN.
 inline float f32_from_ue8m0(uint8_t bits) {
     const uint32_t power = bits ? static_cast<uint32_t>(bits) << 23 : 1u << 22;
@@ -139,12 +149,19 @@ inline uint32_t tf32_from_f32(float value, Narrowing how = {}) {
     return magnitude > number_bits::f32_infinity ? 0x7fffe000u : result;
 }
 
-// These round to nearest even and always saturate (PTX has no other form). e2m1 has no NaN: it becomes +6.
+// These round to nearest even and always saturate (PTX has no other form). e2m1, e2m3 and e3m2 have no NaN:
+// it becomes the largest number.
 inline uint8_t e4m3_from_f32(float value, bool relu = false) {
     return number_bits::narrow_saturated<3, 7, 8, 0x7e, 0x7f>(value, relu);
 }
 inline uint8_t e5m2_from_f32(float value, bool relu = false) {
     return number_bits::narrow_saturated<2, 15, 8, 0x7b, 0x7f>(value, relu);
+}
+inline uint8_t e2m3_from_f32(float value, bool relu = false) {
+    return number_bits::narrow_saturated<3, 1, 6, 0x1f, 0x1f>(value, relu);
+}
+inline uint8_t e3m2_from_f32(float value, bool relu = false) {
+    return number_bits::narrow_saturated<2, 3, 6, 0x1f, 0x1f>(value, relu);
 }
 inline uint8_t e2m1_from_f32(float value, bool relu = false) {
     return number_bits::narrow_saturated<1, 1, 4, 7, 7>(value, relu);

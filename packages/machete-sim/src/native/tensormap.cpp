@@ -24,8 +24,9 @@ namespace {
 
 constexpr int float32_flushed = 8;  // FLOAT32_FTZ
 constexpr int packed_4bit = 11;     // 16U4_ALIGN8B: two elements a byte, no gaps
-// u8, u16, u32, s32, u64, s64, f16, f32, f32 flushed, f64, bf16, 4-bit
-constexpr int type_bits[] = {8, 16, 32, 32, 64, 64, 16, 32, 32, 64, 16, 4};
+constexpr int padded_4bit = 12, padded_6bit = 13;  // 16U4_ALIGN16B, 16U6_ALIGN16B
+// u8, u16, u32, s32, u64, s64, f16, f32, f32 flushed, f64, bf16, 4-bit, padded 4-bit, padded 6-bit
+constexpr int type_bits[] = {8, 16, 32, 32, 64, 64, 16, 32, 32, 64, 16, 4, 4, 6};
 
 constexpr uint64_t nan_fill_bit = 1ull << 15;
 constexpr uint64_t tf32_bit = 1ull << 16;
@@ -40,7 +41,10 @@ bool refuse(std::string& error, std::string reason) {
     return false;
 }
 
-uint32_t row_bytes(const TensorMap& map) { return map.box[0] * static_cast<uint32_t>(map.elem_bits) / 8; }
+// In shared memory, where a padded element takes a byte.
+uint32_t row_bytes(const TensorMap& map) {
+    return map.padded ? map.box[0] : map.box[0] * static_cast<uint32_t>(map.elem_bits) / 8;
+}
 
 uint32_t box_count(const TensorMap& map, int i) { return (map.box[i] + map.elem_stride[i] - 1) / map.elem_stride[i]; }
 
@@ -55,20 +59,24 @@ bool decode_tensormap(const uint8_t raw[128], TensorMap& map, std::string& error
     if (low & ~(field_bits | hint_bits)) return refuse(error, "tensor map: unknown bits set in its second word");
     if (q[3] >> 48 || bits(q[6], 47, 9) || q[7] >> 32) return refuse(error, "tensor map: reserved bits set");
     if (bits(low, 11, 2)) return refuse(error, "tensor map: interleaved layouts are not simulated");
-    if (low & atom_bit) return refuse(error, "tensor map: swizzle atoms other than 16 bytes are not simulated");
     if (low & nan_fill_bit) return refuse(error, "tensor map: NaN fill of out-of-bounds elements is not simulated");
 
     map = TensorMap{};
     map.rank = static_cast<int>(bits(low, 4, 3)) + 1;
     if (map.rank > 5) return refuse(error, "tensor map: rank " + std::to_string(map.rank) + " is more than 5");
     map.dtype = static_cast<int>(bits(low, 7, 4));
-    if (map.dtype > packed_4bit || map.dtype == float32_flushed || low & tf32_bit) {
+    map.tf32 = low & tf32_bit;
+    if (map.dtype > padded_6bit || map.dtype == float32_flushed || (map.tf32 && map.dtype != 7)) {
         return refuse(error, "tensor map: data type code " + std::to_string(map.dtype) +
                                  (low & tf32_bit ? " with tf32" : "") + " is not simulated");
     }
     map.elem_bits = type_bits[map.dtype];
     map.swizzle = static_cast<int>(bits(low, 13, 2));
     map.swizzle = map.swizzle ? 16 << map.swizzle : 0;
+    map.padded = map.dtype == padded_4bit || map.dtype == padded_6bit;
+    map.swizzle_atom = low & atom_bit ? 32 : 16;
+    if (map.swizzle_atom == 32 && map.swizzle != 128)
+        return refuse(error, "tensor map: swizzle atoms of 32 bytes belong to the swizzle of 128 bytes");
     map.base = q[0];
 
     const uint64_t stride_low[4] = {q[1] >> 32, q[2] & 0xffffffffu, q[2] >> 32, q[3] & 0xffffffffu};
@@ -89,7 +97,8 @@ void encode_tensormap(const TensorMap& map, uint8_t raw[128]) {
     q[0] = map.base;
     const auto swizzle_code =
         map.swizzle ? static_cast<uint64_t>(std::countr_zero(static_cast<unsigned>(map.swizzle))) - 4 : 0;
-    q[1] = static_cast<uint64_t>(map.rank - 1) << 4 | static_cast<uint64_t>(map.dtype) << 7 | swizzle_code << 13;
+    q[1] = (map.tf32 ? tf32_bit : 0) | (map.swizzle_atom == 32 ? atom_bit : 0) |
+           static_cast<uint64_t>(map.rank - 1) << 4 | static_cast<uint64_t>(map.dtype) << 7 | swizzle_code << 13;
     uint64_t stride_low[4] = {}, dim_less_one[5] = {};
     for (int i = 0; i < map.rank; ++i) {
         dim_less_one[i] = map.dim[i] - 1;
@@ -111,6 +120,9 @@ void encode_tensormap(const TensorMap& map, uint8_t raw[128]) {
 
 bool check_tma(const TensorMap& map, TileCopy copy, const int32_t* coords, uint32_t shared_base, std::string& error) {
     if (map.base % 16) return refuse(error, "the tensor's global address is not a multiple of 16 bytes");
+    if (map.padded && (map.base % 32 || map.dim[0] % 128 || coords[0] % 128 || map.box[0] != 128))
+        return refuse(error, "padded 4-bit and 6-bit elements need an address that is a multiple of 32 bytes, a box of "
+                             "128 elements, and an extent and a coordinate that are multiples of 128");
     if (row_bytes(map) % 16 || map.box[0] * static_cast<uint32_t>(map.elem_bits) % 8) {
         return refuse(error, "the box's innermost dimension (" + std::to_string(map.box[0]) + " elements of " +
                                  std::to_string(map.elem_bits) + " bits) is not a multiple of 16 bytes");
@@ -131,7 +143,7 @@ bool check_tma(const TensorMap& map, TileCopy copy, const int32_t* coords, uint3
 }
 
 uint32_t tile_bytes(const TensorMap& map) {
-    uint32_t bytes = row_bytes(map);
+    uint32_t bytes = map.box[0] * static_cast<uint32_t>(map.elem_bits) / 8;
     for (int i = 1; i < map.rank; ++i) bytes *= box_count(map, i);
     return bytes;
 }
@@ -140,8 +152,9 @@ namespace {
 
 // Length of the run from `address` on that the swizzle leaves contiguous: a line of 128 bytes has one phase, and
 // XOR with it keeps blocks of its lowest set bit together.
-uint32_t contiguous_run(uint32_t address, int swizzle) {
+uint32_t contiguous_run(uint32_t address, int swizzle, int atom) {
     if (!swizzle) return UINT32_MAX;
+    if (atom == 32) return 32 - address % 32;
     const uint32_t line_end = 128 - address % 128;
     const uint32_t phase = address >> 7 & (static_cast<uint32_t>(swizzle) / 16 - 1);
     if (!phase) return line_end;
@@ -171,16 +184,28 @@ void tile_chunks(const TensorMap& map, TileCopy copy, const int32_t* coords, uin
         }
         const auto piece = [&](uint32_t begin, uint32_t end, bool oob) {
             while (begin < end) {
-                const uint32_t length = std::min(end - begin, contiguous_run(row_start + begin, map.swizzle));
-                out.push_back({global + begin, swizzle_address(row_start + begin, map.swizzle), length, oob});
+                const uint32_t at = row_start + begin;
+                const uint32_t length =
+                    std::min(end - begin, contiguous_run(at, map.swizzle, map.swizzle_atom));
+                out.push_back({global + begin, swizzle_address(at, map.swizzle, map.swizzle_atom), length, oob});
                 begin += length;
             }
         };
-        const auto low = static_cast<uint32_t>(inside ? first : bytes),
-                   high = static_cast<uint32_t>(inside ? last : bytes);
-        piece(0, low, true);
-        piece(low, high, false);
-        piece(high, bytes, true);
+        if (map.padded) {  // the extent is a multiple of the box: a row is inside or not
+            const bool row_inside = inside && coords[0] >= 0 && static_cast<uint64_t>(coords[0]) < map.dim[0];
+            const auto packed = static_cast<uint32_t>(map.elem_bits) * 2;
+            for (uint32_t unit = 0; unit < bytes; unit += 16) {
+                const uint32_t at = swizzle_address(row_start + unit, map.swizzle, map.swizzle_atom);
+                out.push_back({global + unit / 16 * packed, at, packed, !row_inside});
+                out.push_back({0, at + packed, 16 - packed, true});
+            }
+        } else {
+            const auto low = static_cast<uint32_t>(inside ? first : bytes),
+                       high = static_cast<uint32_t>(inside ? last : bytes);
+            piece(0, low, true);
+            piece(low, high, false);
+            piece(high, bytes, true);
+        }
 
         int i = 1;
         while (i < map.rank && ++index[i] == box_count(map, i)) index[i++] = 0;

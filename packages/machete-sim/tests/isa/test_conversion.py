@@ -159,3 +159,101 @@ def test_tf32_and_f64(compute: Compute) -> None:
     up = compute("cvt.rp.f32.f64 {d}, {0}", "f32", ("f64", d)).astype(np.float64)
     assert (up >= d).all()
     assert np.array_equal(compute("cvt.f64.f32 {d}, {0}", "f64", ("f32", a)), a.astype(np.float64))
+
+
+NARROW = {
+    "e4m3": (8, ml_dtypes.float8_e4m3fn), "e5m2": (8, ml_dtypes.float8_e5m2), "e2m3": (6, ml_dtypes.float6_e2m3fn),
+    "e3m2": (6, ml_dtypes.float6_e3m2fn), "e2m1": (4, ml_dtypes.float4_e2m1fn),
+}  # fmt: skip
+
+
+def codes_of(values: np.ndarray, kind: str) -> np.ndarray:
+    """Codes of float32 values by ml-dtypes, saturated; a NaN is the type's own, or its largest number."""
+    _, dtype = NARROW[kind]
+    largest = np.float32(ml_dtypes.finfo(dtype).max)
+    codes = np.clip(np.nan_to_num(values, nan=0.0), -largest, largest).astype(dtype).view(np.uint8)
+    nan = {"e4m3": 0x7F, "e5m2": 0x7F, "e2m1": 7}.get(kind, 0x1F)
+    return np.where(np.isnan(values), nan, codes).astype(np.uint32)
+
+
+def pair_of(high: np.ndarray, low: np.ndarray, kind: str) -> np.ndarray:
+    return (high << (4 if kind == "e2m1" else 8) | low).astype(np.uint32)
+
+
+def convert(compute: Compute, opcode: str, kind: str, source: str, *operands: np.ndarray) -> np.ndarray:
+    """A conversion to a narrow pair; that of e2m1 is a .b8 register."""
+    names = ", ".join(f"{{{i}}}" for i in range(len(operands)))
+    if kind == "e2m1":
+        text = f"{{{{ .reg .b8 pair; {opcode} pair, {names}; cvt.u16.u8 {{d}}, pair; }}}}"
+    else:
+        text = f"{opcode} {{d}}, {names}"
+    return compute(text, "u16", *((source, operand) for operand in operands))
+
+
+@pytest.mark.parametrize("relu", ["", ".relu"])
+@pytest.mark.parametrize("kind", NARROW)
+def test_every_half_becomes_narrow(compute: Compute, kind: str, relu: str) -> None:
+    """All float16 and all bfloat16 numbers, packed and through float32."""
+    bits = np.arange(1 << 16, dtype=np.uint16)
+    for source, dtype in (("f16", np.float16), ("bf16", ml_dtypes.bfloat16)):
+        with np.errstate(invalid="ignore"):
+            values = bits.view(dtype).astype(np.float32)
+        if relu:
+            expected = codes_of(np.where(values < 0, np.float32(0), values), kind)
+            expected[np.signbit(values) & ~np.isnan(values)] = 0
+        else:
+            expected = codes_of(values, kind)
+        swapped = np.roll(expected, 1)
+        packed = bits.astype(np.uint32) << 16 | np.roll(bits, 1)
+        out = convert(compute, f"cvt.rn.satfinite{relu}.{kind}x2.{source}x2", kind, "b32", packed)
+        assert np.array_equal(out, pair_of(expected, swapped, kind))
+        out = convert(compute, f"cvt.rn.satfinite{relu}.{kind}x2.f32", kind, "f32", values, np.roll(values, 1))
+        assert np.array_equal(out, pair_of(expected, swapped, kind))
+
+
+@pytest.mark.parametrize("kind", NARROW)
+def test_every_narrow_pair_becomes_halves(compute: Compute, kind: str) -> None:
+    bits, dtype = NARROW[kind]
+    codes = np.arange(1 << 2 * bits, dtype=np.uint32)
+    high, low = codes >> bits, codes & (1 << bits) - 1
+    pairs = pair_of(high, low, kind).astype(np.uint16)
+    for target, half in (("f16", np.float16), ("bf16", ml_dtypes.bfloat16)):
+        opcode = f"cvt.rn.{target}x2.{kind}x2"
+        if kind == "e2m1":
+            text = f"{{{{ .reg .b8 pair; cvt.u8.u16 pair, {{0}}; {opcode} {{d}}, pair; }}}}"
+        else:
+            text = f"{opcode} {{d}}, {{0}}"
+        out = compute(text, "b32", ("u16", pairs))
+        for part, source in ((out >> 16, high), (out & 0xFFFF, low)):
+            expected = source.astype(np.uint8).view(dtype).astype(np.float32)
+            values = part.astype(np.uint16).view(half).astype(np.float32)
+            nan = np.isnan(expected)
+            assert np.array_equal(values[~nan], expected[~nan])
+            assert (part[nan] == 0x7FFF).all()
+
+
+@pytest.mark.parametrize("satfinite", ["", ".satfinite"])
+@pytest.mark.parametrize("rounding", ["rz", "rp"])
+def test_every_bfloat_becomes_a_scale(compute: Compute, rounding: str, satfinite: str) -> None:
+    bits = np.arange(1 << 16, dtype=np.uint16)
+    with np.errstate(invalid="ignore"):
+        values = np.abs(bits.view(ml_dtypes.bfloat16).astype(np.float64))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        exponent = np.log2(values)
+        power = np.floor(exponent) if rounding == "rz" else np.ceil(exponent)
+    expected = np.where(values == 0, 0, np.clip(np.nan_to_num(power) + 127, 0, 255)).astype(np.uint32)
+    expected[np.isinf(values)] = 255
+    if satfinite:
+        expected = np.minimum(expected, 254)
+    expected[np.isnan(values)] = 255
+    packed = bits.astype(np.uint32) << 16 | np.roll(bits, 1)
+    out = compute(f"cvt.{rounding}{satfinite}.ue8m0x2.bf16x2 {{d}}, {{0}}", "u16", ("b32", packed))
+    assert np.array_equal(out, expected << 8 | np.roll(expected, 1))
+
+
+def test_every_scale_becomes_a_bfloat(compute: Compute) -> None:
+    codes = np.arange(256, dtype=np.uint16)
+    out = compute("cvt.rn.bf16x2.ue8m0x2 {d}, {0}", "b32", ("u16", codes << 8 | codes[::-1])) >> 16
+    values = out.astype(np.uint16).view(ml_dtypes.bfloat16).astype(np.float64)
+    assert np.array_equal(values[:255], 2.0 ** (codes[:255].astype(np.float64) - 127))
+    assert out[255] == 0x7FFF

@@ -128,13 +128,32 @@ def test_barrier_reductions(launch: Launch) -> None:
         ("bar.sync 1, 40;", "not a multiple of 32"),
         ("bar.sync 1, 256;", "the CTA has 64"),
         ("mov.u32 %r1, 16; bar.sync %r1;", "does not exist"),
-        ("bar.arrive 1, 64; bar.sync 1, 64;", "a second time"),
+        ("bar.arrive 1, 64; bar.arrive 1, 64;", "a second time"),
         ("mov.u32 %r1, %tid.x; and.b32 %r1, %r1, 32; add.u32 %r1, %r1, 32; bar.sync 1, %r1;", "with"),
     ],
 )
 def test_named_barrier_misuse(launch: Launch, body: str, message: str) -> None:
     with pytest.raises((BarrierMisuse, Deadlock), match=message):
         launch(body, threads=64, sms=1)
+
+
+def test_a_warp_may_arrive_and_then_wait(launch: Launch) -> None:
+    """Two of three warps arrive; the second waits as well, and its threads count twice."""
+    out = np.zeros(1, np.uint32)
+    launch(
+        """
+        mov.u32 %r0, %tid.x; mov.u32 %r1, 7;
+        setp.ge.u32 %p1, %r0, 64; @%p1 bra DONE;
+        bar.arrive 1, 96;
+        setp.ne.u32 %p0, %r0, 32; setp.lt.u32 %p1, %r0, 32; @%p1 bra DONE;
+        bar.sync 1, 96;
+        @!%p0 st.global.u32 [%a0], %r1;
+        DONE:
+        """,
+        [out],
+        threads=96,
+    )
+    assert out[0] == 7
 
 
 def test_a_deadlock_says_who_waits_for_what(launch: Launch) -> None:

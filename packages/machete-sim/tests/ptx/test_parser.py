@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
 from machete.sim import Image, PtxSyntaxError
@@ -175,3 +176,19 @@ def test_twenty_thousand_lines_take_about_a_second(module: Callable[..., str]) -
     seconds = time.process_time() - start
     assert image.code.records == 20002
     assert seconds < 3  # processor time; the bound leaves room for slow machines
+
+
+def test_vector_registers(launch: Callable[..., object]) -> None:
+    out = np.zeros(4, np.uint32)
+    launch(
+        """
+        { .reg .v4 .u32 abcd; .reg .v2 .u32 pair;
+          mov.u32 abcd.x, 1; mov.u32 abcd.y, 2; mov.u32 abcd.z, 3; mov.u32 abcd.w, 4;
+          st.global.v4.u32 [%a0], abcd;
+          ld.global.v2.u32 pair, [%a0+8];
+          st.global.u32 [%a0], pair.y; }
+        """,
+        [out],
+        threads=1,
+    )
+    assert list(out) == [4, 2, 3, 4]

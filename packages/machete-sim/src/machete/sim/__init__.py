@@ -2,7 +2,19 @@
 
 image = Image.from_ptx(ptx_text, arch="sm_90a")
 report = run(image, params, LaunchConfig(grid=(4, 1, 1), block=(128, 1, 1)), [Region(address, nbytes, "x")])
+
+with simulated_gpu("sm_100a"):  # whole programs, written for device="cuda"
+    ...
 """
+
+try:
+    from . import _core  # noqa: F401 - found now, or said why not
+except ModuleNotFoundError as error:
+    raise ImportError(
+        "machete-sim's native core is not built for this Python: it is imported from a source tree, or from an "
+        "installation for another version. pip install machete-sim, or in a clone: pip install packages/machete-sim "
+        "(which needs g++ 11 or clang 14, or newer)"
+    ) from error
 
 from .errors import (
     BadDescriptor,
@@ -19,6 +31,7 @@ from .errors import (
     PtxSyntaxError,
     Race,
     SimulationError,
+    TensorMemoryMisuse,
     Trap,
     Uninitialised,
     UnknownInstruction,
@@ -27,6 +40,7 @@ from .errors import (
 )
 from .image import Image
 from .launch import LaunchConfig, Region, Report, run
+from .programs import MissingPackage, Simulation, simulated_gpu
 from .recording import RecordedLaunch, record_launches
 
 __all__ = [
@@ -40,6 +54,7 @@ __all__ = [
     "Livelock",
     "MbarrierMisuse",
     "Misaligned",
+    "MissingPackage",
     "MissingProxyFence",
     "OutOfBounds",
     "PendingRegisters",
@@ -48,7 +63,9 @@ __all__ = [
     "RecordedLaunch",
     "Region",
     "Report",
+    "Simulation",
     "SimulationError",
+    "TensorMemoryMisuse",
     "Trap",
     "Uninitialised",
     "UnknownInstruction",
@@ -56,4 +73,5 @@ __all__ = [
     "UnsupportedLaunch",
     "record_launches",
     "run",
+    "simulated_gpu",
 ]

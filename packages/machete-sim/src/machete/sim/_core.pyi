@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+INSTRUCTION_SET: str  # of the register-only handlers: avx2 or base
 SHARED_BASE: int
 SHARED_WINDOW: int
 LOCAL_WINDOW: int

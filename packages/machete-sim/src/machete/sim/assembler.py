@@ -261,6 +261,13 @@ class Assembler:
         assert self._current is not None
         return self._current.opcode.partition(".")[0]
 
+    def is_argument(self, operand: Operand) -> bool:
+        """Whether this is [name] of an argument of a call."""
+        assert self._current is not None
+        if not isinstance(operand, Address) or not isinstance(operand.base, Name) or operand.offset:
+            return False
+        return self._current.scope.argument(operand.base.text)
+
     def is_register(self, operand: Operand) -> bool:
         return isinstance(operand, Name) and self._register(operand.text) is not None
 
@@ -362,6 +369,8 @@ class Assembler:
                     operands = parse_operands(ins.operands)
                 except OperandError as error:
                     raise self.error(str(error)) from None
+                if self.kernel.vectors:
+                    operands = tuple(self._elements(operand, ins.scope) for operand in operands)
                 found[0].build(self, operands, found[1])
             self.places.extend([index] * (len(self.records) - len(self.places)))
         starts.append(len(self.records))
@@ -409,6 +418,12 @@ class Assembler:
                     uses += [places[register] + at | flag for at in range(0, SLOT * self._widths[register] // 32, SLOT)]
             starts.append(len(uses))
         return np.array(starts, np.uint32), np.array(uses or [0], np.uint32)
+
+    @staticmethod
+    def _elements(operand: Operand, scope: Scope) -> Operand:
+        """A vector register by its name is a vector of its elements."""
+        names = scope.vector(operand.text) if isinstance(operand, Name) else None
+        return operand if names is None else Vector(tuple(map(Name, names)))
 
     def _mark(self, ins: Instruction) -> None:
         mark = self.kernel.marks[int(ins.operands)]

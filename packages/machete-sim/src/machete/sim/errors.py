@@ -171,6 +171,10 @@ class PendingRegisters(ExecutionError):
     kind = "pending registers"
 
 
+class TensorMemoryMisuse(ExecutionError):
+    kind = "tensor memory misuse"
+
+
 # In the order of FaultKind in native/fault.hpp.
 FAULTS: tuple[type[ExecutionError], ...] = (
     OutOfBounds,
@@ -187,6 +191,7 @@ FAULTS: tuple[type[ExecutionError], ...] = (
     BadDescriptor,
     MissingProxyFence,
     PendingRegisters,
+    TensorMemoryMisuse,
 )
 
 

@@ -1,5 +1,6 @@
 """Running an image: what memory it may touch, how it is launched, what came of it."""
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -101,6 +102,9 @@ def run(
         regions,
         progress,
     )
+    if result["printed"]:
+        sys.stdout.write(result["printed"].decode(errors="replace"))
+        sys.stdout.flush()
     if "fault" in result:
         raise _error(image, result["fault"])
     return Report(

@@ -1,12 +1,26 @@
 """The instruction table: one module per family, each form with its pattern, operands and section of the PTX ISA."""
 
-from . import barriers, comparison, control, conversion, copies, floating, integer, matrix, memory, move
+from . import (
+    barriers,
+    cluster_launch,
+    comparison,
+    control,
+    conversion,
+    copies,
+    floating,
+    integer,
+    matrix,
+    memory,
+    move,
+    tensor,
+)
 from .form import Form, all_forms, lookup
 
 __all__ = [
     "Form",
     "all_forms",
     "barriers",
+    "cluster_launch",
     "comparison",
     "control",
     "conversion",
@@ -17,4 +31,5 @@ __all__ = [
     "matrix",
     "memory",
     "move",
+    "tensor",
 ]

@@ -28,6 +28,16 @@ def leave(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
     asm.emit("exit")
 
 
+@form("call[.uni]", section="9.7.12.5")
+def call(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
+    """printf is the only function that is not inlined."""
+    if len(ops) != 3 or not isinstance(ops[1], Name) or ops[1].text != "vprintf":
+        raise asm.error("only calls of vprintf, (result), vprintf, (format, arguments), are understood")
+    (result,), (pattern, arguments) = asm.vector(ops[0], 1), asm.vector(ops[2], 2)
+    a, b = asm.source(pattern, "b64"), asm.source(arguments, "b64")
+    asm.emit("vprintf", d=asm.dest(result, "b32"), a=a, b=b)
+
+
 @form("{op:trap|brkpt}", section="9.7.19")
 def trap(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
     asm.expect(ops, 0)

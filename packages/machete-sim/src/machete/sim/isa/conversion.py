@@ -116,30 +116,35 @@ def pack_halves(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) ->
     asm.emit(f"cvt.{d}.f32" if mod == 0 else f"cvt.narrow.{d}", d=asm.dest(ops[0], d), a=a, b=b, mod=mod)
 
 
-@form("cvt.rn.satfinite[.{relu:relu}].{d:e4m3x2|e5m2x2|e2m1x2}.f32", section="9.7.9.21")
-def pack_fp8(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
+@form("cvt.rn.satfinite[.{relu:relu}].{d:e4m3x2|e5m2x2|e2m3x2|e3m2x2|e2m1x2}.f32", section="9.7.9.21")
+def pack_narrow(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
     asm.expect(ops, 3)
     a, b = (asm.source(op, "f32") for op in ops[1:])
     asm.emit(f"cvt.{groups['d']}.f32", d=asm.dest(ops[0], groups["d"]), a=a, b=b, mod=modifiers(groups))
 
 
-@form("cvt.rn.satfinite[.{relu:relu}].{d:e4m3x2|e5m2x2}.{s:f16x2}", section="9.7.9.21")
-def repack_fp8(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
+@form(
+    "cvt.rn.satfinite[.{relu:relu}].{d:e4m3x2|e5m2x2}.{s:f16x2}",
+    "cvt.rn.satfinite[.{relu:relu}].{d:e2m3x2|e3m2x2|e2m1x2}.{s:f16x2}",
+    "cvt.rn.satfinite[.{relu:relu}].{d:e4m3x2|e5m2x2|e2m3x2|e3m2x2|e2m1x2}.{s:bf16x2}",
+    section="9.7.9.21",
+)
+def repack_narrow(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
     asm.expect(ops, 2)
     asm.emit(
-        f"cvt.{groups['d']}.f16x2",
+        f"cvt.{groups['d']}.{groups['s']}",
         d=asm.dest(ops[0], groups["d"]),
-        a=asm.source(ops[1], "f16x2"),
+        a=asm.source(ops[1], groups["s"]),
         mod=modifiers(groups),
     )
 
 
-@form("cvt.rn[.{relu:relu}].f16x2.{s:e4m3x2|e5m2x2|e2m1x2}", section="9.7.9.21")
-def unpack_fp8(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
+@form("cvt.rn[.{relu:relu}].{d:f16x2|bf16x2}.{s:e4m3x2|e5m2x2|e2m3x2|e3m2x2|e2m1x2}", section="9.7.9.21")
+def unpack_narrow(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
     asm.expect(ops, 2)
     asm.emit(
-        f"cvt.f16x2.{groups['s']}",
-        d=asm.dest(ops[0], "f16x2"),
+        f"cvt.{groups['d']}.{groups['s']}",
+        d=asm.dest(ops[0], groups["d"]),
         a=asm.source(ops[1], groups["s"]),
         mod=modifiers(groups),
     )
@@ -150,6 +155,13 @@ def pack_scales(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) ->
     asm.expect(ops, 3)
     a, b = (asm.source(op, "f32") for op in ops[1:])
     asm.emit("cvt.ue8m0x2.f32", d=asm.dest(ops[0], "ue8m0x2"), a=a, b=b, mod=modifiers(groups))
+
+
+@form("cvt.{rnd:rz|rp}[.{satfinite:satfinite}].ue8m0x2.bf16x2", section="9.7.9.21")
+def repack_scales(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
+    asm.expect(ops, 2)
+    a = asm.source(ops[1], "bf16x2")
+    asm.emit("cvt.ue8m0x2.bf16x2", d=asm.dest(ops[0], "ue8m0x2"), a=a, mod=modifiers(groups))
 
 
 @form("cvt.rn.bf16x2.ue8m0x2", section="9.7.9.21")

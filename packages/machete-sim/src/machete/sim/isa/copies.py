@@ -165,23 +165,31 @@ def bulk_prefetch(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) 
 
 @form(f"cp.async.bulk.tensor.{RANK}.{TO_SHARED}[.tile].{MBARRIER}{MULTICAST}{GROUP}{HINT}",
       f"cp.async.bulk.tensor.{RANK}.{TO_SHARED}[.tile].{MBARRIER}{MULTICAST}.{{hint:L2::cache_hint}}{GROUP}",
+      f"cp.async.bulk.tensor.{{rank:2}}d.{TO_SHARED}.{{four:tile::gather4}}.{MBARRIER}{MULTICAST}{GROUP}{HINT}",
+      f"cp.async.bulk.tensor.{{rank:2}}d.{TO_SHARED}.{{four:tile::gather4}}.{MBARRIER}{MULTICAST}"
+      f".{{hint:L2::cache_hint}}{GROUP}",
       section="9.7.9.27.1.2")  # fmt: skip
 def tile_load(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
     mask = _trailing(asm, ops, groups, 3)
+    four_rows = "four" in groups
+    if four_rows:
+        asm.require_target("sm_100a", "sm_100f")
     rank = int(groups["rank"])
     entries = Entries(asm)
     entries.shared(ops[0])
-    coordinates = entries.tensor(ops[1], rank)
+    coordinates = entries.tensor(ops[1], 5 if four_rows else rank)
     entries.shared(ops[2])
     for coordinate in coordinates:
         entries.word(coordinate, "s32")
     if mask is not None:
         entries.word(mask, "u16")
     pairs = groups.get("group") == "cta_group::2"
-    entries.emit("tile.load", mod=rank | (mask is not None) << 8 | pairs << 9)
+    entries.emit("tile.load", mod=rank | (mask is not None) << 8 | pairs << 9 | four_rows << 10)
 
 
-@form(f"cp.async.bulk.tensor.{RANK}.global.shared::cta[.tile].bulk_group{HINT}", section="9.7.9.27.1.2")
+@form(f"cp.async.bulk.tensor.{RANK}.global.shared::cta[.tile].bulk_group{HINT}",
+      f"cp.async.bulk.tensor.{{rank:2}}d.global.shared::cta.{{four:tile::scatter4}}.bulk_group{HINT}",
+      section="9.7.9.27.1.2")  # fmt: skip
 def tile_store(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
     _tile_store(asm, ops, groups, 0)
 
@@ -196,19 +204,24 @@ def _tile_store(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups, re
     _trailing(asm, ops, groups, 2)
     rank = int(groups["rank"])
     entries = Entries(asm)
-    coordinates = entries.tensor(ops[0], rank)
+    four_rows = "four" in groups
+    if four_rows:
+        asm.require_target("sm_100a", "sm_100f")
+    coordinates = entries.tensor(ops[0], 5 if four_rows else rank)
     entries.shared(ops[1])
     for coordinate in coordinates:
         entries.word(coordinate, "s32")
-    entries.emit("tile.store", mod=rank | reduction << 8)
+    entries.emit("tile.store", mod=rank | reduction << 8 | four_rows << 16)
 
 
-@form(f"cp.async.bulk.prefetch.tensor.{RANK}.L2.global[.tile]{HINT}", section="9.7.9.27.1.4")
+@form(f"cp.async.bulk.prefetch.tensor.{RANK}.L2.global[.tile]{HINT}",
+      f"cp.async.bulk.prefetch.tensor.{{rank:2}}d.L2.global.{{four:tile::gather4}}{HINT}",
+      section="9.7.9.27.1.4")  # fmt: skip
 def tile_prefetch(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
     _trailing(asm, ops, groups, 1)
     rank = int(groups["rank"])
     entries = Entries(asm)
-    for coordinate in entries.tensor(ops[0], rank):
+    for coordinate in entries.tensor(ops[0], 5 if "four" in groups else rank):
         entries.word(coordinate, "s32")
     entries.emit("tile.prefetch", mod=rank)
 
@@ -307,3 +320,66 @@ def store_async(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) ->
 )
 def reduce_async(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
     _store_async(asm, ops, groups, 1 | OPERATIONS[groups["op"]] << 8 | ATOMIC_TYPES[groups["t"]] << 16)
+
+
+# ---- tensor maps edited by the kernel
+
+FIELDS = {
+    "global_address": 0, "rank": 1, "box_dim": 2, "global_dim": 3, "global_stride": 4, "element_stride": 5,
+    "elemtype": 6, "interleave_layout": 7, "swizzle_mode": 8, "fill_mode": 9, "swizzle_atomicity": 10,
+}  # fmt: skip
+VALUES = {"elemtype": 15, "interleave_layout": 2, "swizzle_mode": 3, "fill_mode": 1, "swizzle_atomicity": 3}
+MAP_SPACE = "[.{space:global|shared::cta}].b1024"
+
+
+def _replace(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
+    field = groups["field"]
+    ordinal = field in ("box_dim", "global_dim", "global_stride", "element_stride")
+    asm.expect(ops, 2 + ordinal)
+    space = groups.get("space", "generic").partition(":")[0]
+    a, imm, flags = asm.address(ops[0], space)
+    mod = FIELDS[field] | (space == "shared") << 8
+    if ordinal:
+        mod |= asm.literal(ops[1], 0, 3 if field == "global_stride" else 4) << 4
+    b = NO_OPERAND
+    if field in VALUES:
+        mod |= asm.literal(ops[1], 0, VALUES[field]) << 16
+    else:
+        b = asm.source(ops[-1], groups["t"])
+        flags |= REG64 if groups["t"] == "b64" else 0
+    asm.emit("tensormap.replace", a=a, b=b, imm=imm, flags=flags, mod=mod)
+
+
+@form(
+    f"tensormap.replace.tile.{{field:global_address|global_stride}}{MAP_SPACE}.{{t:b64}}",
+    f"tensormap.replace.tile.{{field:rank|box_dim|global_dim|element_stride|{'|'.join(VALUES)}}}{MAP_SPACE}.{{t:b32}}",
+    section="9.7.9.28.1",
+)
+def tensormap_replace(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
+    _replace(asm, ops, groups)
+
+
+@form(
+    "tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.{scope:cta|cluster|gpu|sys}.sync.aligned",
+    section="9.7.13.7",
+)
+def tensormap_copy(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
+    asm.expect(ops, 3)
+    asm.literal(ops[2], 128, 128)
+    entries = Entries(asm)
+    entries.global_(ops[0])
+    entries.shared(ops[1])
+    entries.emit("tensormap.copy")
+
+
+# ---- what TMA can do beyond tiles
+
+
+@form(
+    f"cp.async.bulk.tensor.{RANK}.{TO_SHARED}.{{mode:im2col|im2col::w|im2col::w::128}}.{MBARRIER}{MULTICAST}{GROUP}{HINT}",
+    f"cp.async.bulk.tensor.{RANK}.global.shared::cta.im2col_no_offs.bulk_group{HINT}",
+    f"cp.async.bulk.prefetch.tensor.{RANK}.L2.global.{{mode:im2col|im2col::w|im2col::w::128}}{HINT}",
+    section="9.7.9.27.1.2",
+)
+def im2col(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
+    raise asm.error("im2col copies (of convolutions) are not simulated; tiled copies, gather4 and scatter4 are")

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 # In the order of Element in native/matrix.hpp, with the bits of an element.
 ELEMENTS = {"f16": 16, "bf16": 16, "tf32": 32, "e4m3": 8, "e5m2": 8, "s8": 8, "u8": 8, "f32": 32, "s32": 32}
 NUMBERS = {name: index for index, name in enumerate(ELEMENTS)}
+BLACKWELL = ("sm_100a", "sm_100f", "sm_120a", "sm_120f")
 SHARED = "[.{space:shared::cta|shared}]"
 
 
@@ -40,6 +41,32 @@ def stmatrix(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> No
     asm.emit("stmatrix", a=a, imm=imm, flags=flags, ext=registers, mod=count | ("trans" in groups) << 8)
 
 
+@form(
+    f"ldmatrix.sync.aligned.m8n16.x{{count:1|2|4}}{SHARED}.b8x16.{{packed:b6x16_p32|b4x16_p64}}",
+    f"ldmatrix.sync.aligned.m16n16.x{{count:1|2}}.{{trans:trans}}{SHARED}.b8",
+    f"ldmatrix.sync.aligned.m16n16.x{{count:1|2}}.{{trans:trans}}{SHARED}.b8x16.{{packed:b6x16_p32|b4x16_p64}}",
+    section="9.7.14.5.15",
+)
+def ldmatrix_bytes(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
+    asm.require_target(*BLACKWELL)
+    asm.expect(ops, 2)
+    trans = "trans" in groups
+    count = int(groups["count"]) * (2 if trans else 1)
+    a, imm, flags = asm.address(ops[1], "shared" if "space" in groups else "generic")
+    registers = _registers(asm, ops[0], count, dest=True)
+    mod = count | trans << 8 | {"b6x16_p32": 6, "b4x16_p64": 4}.get(groups.get("packed", ""), 0) << 12
+    asm.emit("ldmatrix.bytes", a=a, imm=imm, flags=flags, ext=registers, mod=mod, defines=count)
+
+
+@form(f"stmatrix.sync.aligned.m16n8.x{{count:1|2|4}}.trans{SHARED}.b8", section="9.7.14.5.16")
+def stmatrix_bytes(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
+    asm.require_target(*BLACKWELL)
+    asm.expect(ops, 2)
+    count = int(groups["count"])
+    a, imm, flags = asm.address(ops[0], "shared" if "space" in groups else "generic")
+    asm.emit("stmatrix.bytes", a=a, imm=imm, flags=flags, ext=_registers(asm, ops[1], count), mod=count)
+
+
 @form("movmatrix.sync.aligned.m8n8.trans.b16", section="9.7.14.5.17")
 def movmatrix(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
     asm.expect(ops, 2)
@@ -54,7 +81,6 @@ MMA = "mma.sync.aligned.m16n8k"
     f"{MMA}{{k:8|16}}.row.col.{{d:f32}}.{{a:bf16}}.{{b:bf16}}.{{c:f32}}",
     f"{MMA}{{k:4|8}}.row.col.{{d:f32}}.{{a:tf32}}.{{b:tf32}}.{{c:f32}}",
     f"{MMA}{{k:16|32}}.row.col.{{d:f16|f32}}.{{a:e4m3|e5m2}}.{{b:e4m3|e5m2}}.{{c:f16|f32}}",
-    f"{MMA}{{k:32}}.row.col.kind::f8f6f4.{{d:f16|f32}}.{{a:e4m3|e5m2}}.{{b:e4m3|e5m2}}.{{c:f16|f32}}",
     f"{MMA}{{k:16|32}}.row.col[.{{sat:satfinite}}].{{d:s32}}.{{a:s8|u8}}.{{b:s8|u8}}.{{c:s32}}",
     section="9.7.14.5.14",
 )
@@ -70,6 +96,74 @@ def mma(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
     registers += _registers(asm, ops[3], accumulators)
     imm = NUMBERS[a] | NUMBERS[b] << 8 | NUMBERS[d] << 16 | k << 24 | ("sat" in groups) << 40
     asm.emit("mma", ext=registers, imm=imm, defines=accumulators)
+
+
+# ---- floats of 8, 6 and 4 bits on sm_120a, with block scales
+
+FORMATS = {"e4m3": 0, "e5m2": 1, "e2m3": 2, "e3m2": 3, "e2m1": 4}
+PACKED = 5
+NARROW = "|".join(FORMATS)
+OPERANDS = f"{{d:f16|f32}}.{{a:{NARROW}}}.{{b:{NARROW}}}.{{c:f16|f32}}"
+SCALED = f"f32.{{a:{NARROW}}}.{{b:{NARROW}}}.f32.{{scale:ue8m0}}"
+SCALED_FOUR = "f32.e2m1.e2m1.f32.{scale:ue8m0|ue4m3}"
+MX8 = "kind::{kind:mxf8f6f4}.block_scale[.{vector:scale_vec::1X}]"
+MX4 = "kind::{kind:mxf4}.block_scale[.{vector:scale_vec::2X}]"
+NV4 = "kind::{kind:mxf4nvf4}.block_scale.{vector:scale_vec::2X|scale_vec::4X}"
+
+
+def _narrow(asm: "Assembler", ops: "tuple[Operand, ...]", *, half: bool, imm: int) -> None:
+    outputs = 2 if half else 4
+    registers = _registers(asm, ops[0], outputs, dest=True)
+    registers += _registers(asm, ops[1], 4) + _registers(asm, ops[2], 2) + _registers(asm, ops[3], outputs)
+    for scale, selectors in zip(ops[4::2], ops[5::2], strict=True):
+        byte, thread = (asm.source(item, "u16") for item in asm.vector(selectors, 2))
+        registers += [*_registers(asm, scale, 1), byte, thread]
+    asm.emit("mma.narrow", ext=registers, imm=imm, defines=outputs)
+
+
+@form(
+    f"{MMA}32.row.col.kind::f8f6f4.{OPERANDS}",
+    f"mma.sync.aligned.kind::f8f6f4.m16n8k32.row.col.{OPERANDS}",
+    section="9.7.14.5.14",
+)
+def mma_narrow(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
+    asm.require_target("sm_120a", "sm_120f")
+    asm.expect(ops, 4)
+    if groups["c"] != groups["d"]:
+        raise asm.error("D and C have one type")
+    half = groups["d"] == "f16"
+    _narrow(asm, ops, half=half, imm=FORMATS[groups["a"]] | FORMATS[groups["b"]] << 4 | 32 << 8 | half << 16)
+
+
+@form(
+    f"{MMA}32.row.col.{MX8}.{SCALED}",
+    f"mma.sync.aligned.{MX8}.m16n8k32.row.col.{SCALED}",
+    f"{MMA}64.row.col.{MX4}.f32.e2m1.e2m1.f32.{{scale:ue8m0}}",
+    f"mma.sync.aligned.{MX4}.m16n8k64.row.col.f32.e2m1.e2m1.f32.{{scale:ue8m0}}",
+    f"{MMA}64.row.col.{NV4}.{SCALED_FOUR}",
+    f"mma.sync.aligned.{NV4}.m16n8k64.row.col.{SCALED_FOUR}",
+    section="9.7.14.5.14",
+)
+def mma_block_scale(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
+    asm.require_target("sm_120a", "sm_120f")
+    asm.expect(ops, 8)
+    wide = groups["kind"] == "mxf8f6f4"
+    count = int(groups["vector"][-2]) if "vector" in groups else 1 if wide else 2
+    if groups["scale"] == "ue4m3" and count != 4:
+        raise asm.error(".ue4m3 scales belong to .scale_vec::4X")
+    a, b = (FORMATS[groups["a"]], FORMATS[groups["b"]]) if wide else (PACKED, PACKED)
+    k = 32 if wide else 64
+    _narrow(asm, ops, half=False, imm=a | b << 4 | k << 8 | count << 20 | (groups["scale"] == "ue8m0") << 24)
+
+
+@form(
+    f"mma.sp::ordered_metadata.sync.aligned.m16n8k{{k:16|32|64|128}}.row.col[.kind::{{kind:f8f6f4|mxf8f6f4|mxf4|mxf4nvf4}}]"
+    f"[.block_scale][.{{vector:scale_vec::1X|scale_vec::2X|scale_vec::4X}}].{{d:f16|f32|s32}}"
+    f".{{a:f16|bf16|tf32|s8|u8|{NARROW}}}.{{b:f16|bf16|tf32|s8|u8|{NARROW}}}.{{c:f16|f32|s32}}[.{{scale:ue8m0|ue4m3}}]",
+    section="9.7.14.6",
+)
+def mma_sparse(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
+    raise asm.error("sparse matrices are not simulated; the dense mma.sync is")
 
 
 WGMMA = "wgmma.mma_async.sync.aligned.m64n{n:" + "|".join(str(8 * i) for i in range(32, 0, -1)) + "}k"

@@ -71,6 +71,10 @@ def load(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
     if "hint" in groups:
         asm.source(ops[2], "b64")
     kind, space = groups["t"], native_space(groups)
+    if space == "param" and asm.is_argument(ops[1]):
+        argument = ops[1].base  # type: ignore[union-attr]
+        asm.emit(f"mov.b{max(WIDTHS[kind], 16)}", d=asm.dest(ops[0], kind), a=asm.source(argument, kind))
+        return
     targets = checked_vector(asm, ops[0], groups)
     registers = [asm.dest(op, kind, wider=True) for op in targets]
     a, offset, wide = asm.address(ops[1], groups.get("space", "generic").partition(":")[0])
@@ -112,6 +116,17 @@ def store(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
         asm.emit(name, a=a, imm=offset, flags=flags, mod=ordering(groups), ext=registers)
     else:
         asm.emit(name, d=registers[0], a=a, imm=offset, flags=flags, mod=ordering(groups), reads_d=True)
+
+
+@form(f"st.param.{KINDS}", section="9.7.9.11")
+def store_argument(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
+    """An argument of a call."""
+    asm.expect(ops, 2)
+    kind = groups["t"]
+    if not asm.is_argument(ops[0]):
+        raise asm.error("an argument of a call is expected; parameters of kernels are read-only")
+    target = asm.dest(ops[0].base, kind)  # type: ignore[union-attr]
+    asm.emit(f"mov.b{max(WIDTHS[kind], 16)}", d=target, a=asm.source(ops[1], kind))
 
 
 # ---- atomics

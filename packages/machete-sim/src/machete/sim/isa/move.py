@@ -36,7 +36,7 @@ def mov(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
 def _part(asm: "Assembler", vector: Vector, width: int) -> int:
     """Bits of one element of a vector that makes up `width` bits."""
     count = len(vector.items)
-    if (width, count) not in ((32, 2), (64, 2), (64, 4), (128, 2), (128, 4)):
+    if (width, count) not in ((16, 2), (32, 2), (32, 4), (64, 2), (64, 4), (128, 2), (128, 4)):
         raise asm.error(f".b{width} has no vector of {count} elements")
     return width // count
 

@@ -36,6 +36,9 @@ def parse_operand(text: str) -> Operand:
     first = text[0]
     if first == "{":
         return Vector(tuple(parse_operand(part.strip()) for part in text[1:-1].split(",")))
+    if first == "(":  # arguments of a call
+        inner = text[1:-1].strip()
+        return Vector(tuple(parse_operand(part.strip()) for part in inner.split(",")) if inner else ())
     if first == "[":
         return _address(text[1:-1].strip())
     if first == "!":

@@ -20,7 +20,8 @@ _STATEMENT = re.compile(
     r"|(?P<directive>\.[a-z]\w*)(?P<rest>[^;]*);)"
 )
 _TOP = re.compile(r"\s*(?P<word>\.[a-z]\w*)?")
-_REGISTERS = re.compile(r"\s*\.(\w+)\s+(.*)", re.DOTALL)
+_REGISTERS = re.compile(r"\s*(?:\.v([24])\s+)?\.(\w+)\s+(.*)", re.DOTALL)
+_ARGUMENT = re.compile(r"\s*\.(\w+)\s+([\w$%]+)\s*")
 _PARAMETER = re.compile(
     r"\.param\s+(?:\.align\s+(\d+)\s+)?\.(\w+)(?:\s+\.ptr[^\s,)]*(?:\s+\.\w+(?:\s+\d+)?)*)?\s+([\w$%]+)\s*(?:\[(\d+)\])?"
 )
@@ -244,15 +245,27 @@ class _Parser:
         word = match["directive"]
         if word == ".reg":
             declared = _REGISTERS.fullmatch(match["rest"])
-            if declared is None or declared[1] not in SIZES:
+            if declared is None or declared[2] not in SIZES:
                 raise self.fail("this register declaration is not understood", match.start("directive"))
-            for name in declared[2].split(","):
-                name = name.strip()
+            count, kind, names = declared.groups()
+            for name in map(str.strip, names.split(",")):
                 if name.endswith(">"):
-                    stem, _, count = name[:-1].partition("<")
-                    scope.families[stem] = (declared[1], int(count))
+                    if count:
+                        raise self.fail("a family of vector registers is not understood", match.start("directive"))
+                    stem, _, members = name[:-1].partition("<")
+                    scope.families[stem] = (kind, int(members))
+                elif count:
+                    scope.vectors[name] = tuple(f"{name}.{element}" for element in "xyzw"[: int(count)])
+                    scope.registers |= dict.fromkeys(scope.vectors[name], kind)
+                    kernel.vectors = True
                 else:
-                    scope.registers[name] = declared[1]
+                    scope.registers[name] = kind
+        elif word == ".param":  # of a call: a register by another name
+            declared = _ARGUMENT.fullmatch(match["rest"])
+            if declared is None or declared[1] not in SIZES:
+                raise self.fail("only scalar arguments of calls are understood", match.start("directive"))
+            scope.registers[declared[2]] = declared[1]
+            scope.arguments.add(declared[2])
         elif word in (".shared", ".local", ".global", ".const"):
             self._variable(word, match.start("directive"), match.start("rest"), False, kernel.variables)
         elif word != ".pragma":

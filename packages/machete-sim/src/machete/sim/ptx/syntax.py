@@ -62,13 +62,15 @@ Operand = Name | Immediate | Vector | Address | Displaced | Pair | Negated
 class Scope:
     """Registers and labels between one pair of braces."""
 
-    __slots__ = ("families", "labels", "parent", "registers")
+    __slots__ = ("arguments", "families", "labels", "parent", "registers", "vectors")
 
     def __init__(self, parent: "Scope | None") -> None:
         self.parent = parent
         self.registers: dict[str, str] = {}  # name -> type
         self.families: dict[str, tuple[str, int]] = {}  # %r of %r<8> -> type, count
         self.labels: dict[str, int] = {}
+        self.vectors: dict[str, tuple[str, ...]] = {}  # name -> its elements, registers of this scope
+        self.arguments: set[str] = set()  # registers that are arguments of a call
 
     def register(self, name: str) -> "tuple[Scope, str] | None":
         """The scope that declares `name`, and its type."""
@@ -85,6 +87,21 @@ class Scope:
                     return scope, family[0]
             scope = scope.parent
         return None
+
+    def vector(self, name: str) -> tuple[str, ...] | None:
+        """The elements of a vector register (PTX ISA, "Vectors")."""
+        scope: Scope | None = self
+        while scope is not None:
+            if name in scope.vectors:
+                return scope.vectors[name]
+            scope = scope.parent
+        return None
+
+    def argument(self, name: str) -> bool:
+        scope: Scope | None = self
+        while scope is not None and name not in scope.registers:
+            scope = scope.parent
+        return scope is not None and name in scope.arguments
 
     def label(self, name: str) -> int | None:
         scope: Scope | None = self
@@ -141,6 +158,7 @@ class Kernel:
     locations: list[tuple[int, int, int]] = field(default_factory=list)  # text offset, file, line
     marks: list[Mark] = field(default_factory=list)
     limits: dict[str, tuple[int, ...]] = field(default_factory=dict)  # .reqntid, .maxntid, …
+    vectors: bool = False  # some register is declared as a vector
 
     @property
     def parameter_bytes(self) -> int:

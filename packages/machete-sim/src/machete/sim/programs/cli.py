@@ -1,0 +1,89 @@
+"""The command `machete-sim`: programs written for a GPU, on a machine without one."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..errors import UnsupportedLaunch
+from .context import MissingPackage, Simulation, simulated_gpu
+from .device import DEFAULT_SMS, Device
+
+app = typer.Typer(
+    name="machete-sim",
+    help="Runs CuTe DSL programs without a GPU, and finds what is wrong with their kernels.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,  # the program's own traceback, as Python prints it
+)
+
+
+@app.callback()
+def main() -> None:
+    """Keeps `run` a subcommand while it is the only one."""
+
+
+@app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+def run(
+    script: Annotated[str, typer.Argument(help="The program: a file, or with -m the name of a module.")],
+    arguments: Annotated[list[str] | None, typer.Argument(help="The program's own arguments.")] = None,
+    arch: Annotated[str, typer.Option(help="The GPU: sm_90a, sm_100a or sm_120a.")] = "sm_90a",
+    sms: Annotated[
+        int, typer.Option(help="Multiprocessors of the GPU, and CTAs that are resident at a time.")
+    ] = DEFAULT_SMS,
+    seed: Annotated[int, typer.Option(help="Chooses the order of warps and of asynchronous copies.")] = 0,
+    seeds: Annotated[
+        int, typer.Option(min=1, help="Run the program this many times, each time with the next seed.")
+    ] = 1,
+    module: Annotated[bool, typer.Option("--module", "-m", help="SCRIPT names a module, as in python -m.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but what the program prints.")] = False,
+) -> None:
+    """Run a program that is written for device="cuda", unchanged, on a simulated GPU.
+
+    A kernel that goes wrong raises an exception where it was launched; it names the CTA, the warp, the
+    instruction and the line. The program's exit status is handed on.
+    """
+    if not module and not Path(script).is_file():
+        raise typer.BadParameter(f"{script}: no such file", param_hint="SCRIPT")
+    try:
+        device = Device.named(arch, sms)
+    except UnsupportedLaunch as error:
+        raise typer.BadParameter(str(error), param_hint="--arch, --sms") from None
+    for current in range(seed, seed + seeds):
+        try:
+            with simulated_gpu(device.arch, sms=sms, seed=current) as simulation:
+                _execute(script, arguments or [], module)
+        except MissingPackage as error:
+            typer.echo(f"machete-sim: {error}", err=True)
+            raise typer.Exit(2) from None
+        except BaseException:
+            if seeds > 1:
+                typer.echo(f"machete-sim: failed with --seed {current}", err=True)
+            raise
+        if not quiet:
+            typer.echo(_summary(simulation), err=True)
+
+
+def _execute(script: str, arguments: list[str], module: bool) -> None:
+    before = sys.argv, sys.path[:]
+    sys.argv = [script, *arguments]
+    sys.path.insert(0, "" if module else str(Path(script).resolve().parent))
+    try:
+        if module:
+            runpy.run_module(script, run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(script, run_name="__main__")
+    except SystemExit as stop:
+        if stop.code not in (None, 0):
+            raise
+    finally:
+        sys.argv, sys.path[:] = before
+
+
+def _summary(simulation: Simulation) -> str:
+    nothing = "" if simulation.launches else "; no kernel was launched"
+    return f"machete-sim: {simulation}{nothing}"
