@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import cutlass
+import cutlass.utils.blackwell_helpers as blackwell
 import cutlass.utils.hopper_helpers as hopper
 from cutlass import BFloat16, Float32, Int32, Int64, cute
-from cutlass.cute.nvgpu import OperandMajorMode, warp, warpgroup
+from cutlass.cute.nvgpu import OperandMajorMode, tcgen05, warp, warpgroup
 from cutlass.memory import SmemAllocator
 from cutlass.tensor_utils import LayoutEnum
 
@@ -242,3 +243,131 @@ def mma_kernel(a: Int64, b: Int64, c: Int64):
 @cute.jit
 def mma(a: Int64, b: Int64, c: Int64):
     mma_kernel(a, b, c).launch(grid=(1, 1, 1), block=(128, 1, 1))
+
+
+# ---- tcgen05: a tile of one CTA, or of a pair, in tensor memory
+
+
+@cute.kernel
+def tensor_core_kernel(a: Int64, b: Int64, c: Int64, group: cutlass.Constexpr):
+    """c[128 group, 64] = a[128 group, 64] b[64, 64].T; every CTA of the group stages its share of a and b."""
+    rows = 128 * group
+    pair = tcgen05.CtaGroup.TWO if group == 2 else tcgen05.CtaGroup.ONE
+    op = tcgen05.MmaF16BF16Op(
+        BFloat16, Float32, (rows, 64, 16), pair, tcgen05.OperandSource.SMEM, OperandMajorMode.K, OperandMajorMode.K
+    )
+    mma = cute.make_tiled_mma(op)
+    layout_a = blackwell.make_smem_layout_a(mma, (rows, 64, 64), BFloat16, 1)
+    layout_b = blackwell.make_smem_layout_b(mma, (rows, 64, 64), BFloat16, 1)
+    smem = SmemAllocator()
+    sA = smem.allocate_tensor(BFloat16, layout_a.outer, byte_alignment=1024, swizzle=layout_a.inner)
+    sB = smem.allocate_tensor(BFloat16, layout_b.outer, byte_alignment=1024, swizzle=layout_b.inner)
+    done = smem.allocate_array(Int64, 1)
+    slot = smem.allocate_array(Int32, 1)
+    thread = cute.arch.thread_idx()[0]
+    warp_index = cute.arch.make_warp_uniform(cute.arch.warp_idx())
+    rank = cute.arch.block_idx_in_cluster()
+    gA = cute.make_tensor(pointer(BFloat16, a, 16), cute.make_layout((rows, 64), stride=(64, 1)))
+    gB = cute.make_tensor(pointer(BFloat16, b, 16), cute.make_layout((64, 64), stride=(64, 1)))
+    gC = cute.make_tensor(pointer(Float32, c, 16), cute.make_layout((rows, 64), stride=(64, 1)))
+    slice_ = mma.get_slice(rank)
+    tCgA, tCgB, tCgC = slice_.partition_A(gA), slice_.partition_B(gB), slice_.partition_C(gC)
+    tCrA, tCrB = mma.make_fragment_A(sA), mma.make_fragment_B(sB)
+    if warp_index == 0:
+        cute.arch.alloc_tmem(64, slot, is_two_cta=group == 2)
+        cute.arch.relinquish_tmem_alloc_permit(is_two_cta=group == 2)
+    if thread == 0:
+        cute.arch.mbarrier_init(done, 1)
+    cute.arch.mbarrier_init_fence()
+    for i in cutlass.range(cute.size(tCgA) // 128):
+        sA[i * 128 + thread] = tCgA[i * 128 + thread]
+    for i in cutlass.range(cute.size(tCgB) // 128):
+        sB[i * 128 + thread] = tCgB[i * 128 + thread]
+    cute.arch.fence_proxy("async.shared", space="cta")
+    cute.arch.sync_threads()
+    if cutlass.const_expr(group == 2):
+        cute.arch.cluster_arrive()
+        cute.arch.cluster_wait()
+    columns = cute.arch.retrieve_tmem_ptr(Float32, 16, slot)
+    tCtC = cute.make_tensor(columns, mma.make_fragment_C(mma.partition_shape_C((rows, 64))).layout)
+    if rank == 0:
+        if warp_index == 0:
+            for k in cutlass.range_constexpr(cute.size(tCrA, mode=[2])):
+                mma.set(tcgen05.Field.ACCUMULATE, k != 0)
+                cute.gemm(mma, tCtC, tCrA[None, None, k, 0], tCrB[None, None, k, 0], tCtC)
+            with cute.arch.elect_one():
+                if cutlass.const_expr(group == 2):
+                    tcgen05.commit(done, 3, tcgen05.CtaGroup.TWO)
+                else:
+                    tcgen05.commit(done)
+    cute.arch.mbarrier_wait(done, 0)
+    ptx("tcgen05.fence::after_thread_sync;")
+    load = tcgen05.make_tmem_copy(cute.make_copy_atom(tcgen05.Ld32x32bOp(tcgen05.Repetition.x32), Float32), tCtC)
+    view = load.get_slice(thread)
+    tDtC, tDgC = view.partition_S(tCtC), view.partition_D(tCgC)
+    tDrC = cute.make_rmem_tensor(tDgC.shape, Float32)
+    cute.copy(load, tDtC, tDrC)
+    cute.arch.fence_view_async_tmem_load()
+    cute.autovec_copy(tDrC, tDgC)
+    ptx("tcgen05.fence::before_thread_sync;")
+    cute.arch.sync_threads()
+    if warp_index == 0:
+        cute.arch.dealloc_tmem(columns, 64, is_two_cta=group == 2)
+    if cutlass.const_expr(group == 2):
+        cute.arch.cluster_arrive()
+        cute.arch.cluster_wait()
+
+
+@cute.jit
+def tensor_core(a: Int64, b: Int64, c: Int64):
+    tensor_core_kernel(a, b, c, 1).launch(grid=(1, 1, 1), block=(128, 1, 1))
+
+
+@cute.jit
+def tensor_core_pair(a: Int64, b: Int64, c: Int64):
+    tensor_core_kernel(a, b, c, 2).launch(grid=(2, 1, 1), block=(128, 1, 1), cluster=(2, 1, 1))
+
+
+# ---- a cluster: one CTA loads a chunk for all, each takes its part from its neighbour
+
+
+@cute.kernel
+def share_kernel(x: Int64, y: Int64):
+    """CTA 0 multicasts 128 floats; y[rank] is (rank + 1) x, plus what the next CTA has made of x."""
+    smem = SmemAllocator()
+    chunk = smem.allocate_array(Float32, 128, byte_alignment=128)
+    own = smem.allocate_array(Float32, 128, byte_alignment=16)
+    bar = smem.allocate_array(Int64, 1)
+    thread, rank = cute.arch.thread_idx()[0], cute.arch.block_idx_in_cluster()
+    if thread == 0:
+        cute.arch.mbarrier_init(bar, 1)
+        cute.arch.mbarrier_init_fence()
+        cute.arch.mbarrier_arrive_and_expect_tx(bar, 512)
+    cute.arch.cluster_arrive()
+    cute.arch.cluster_wait()
+    if rank == 0:
+        if thread == 0:
+            ptx(
+                "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+                "[{$r0}], [{$r1}], 512, [{$r2}], {$r3};",
+                read_only_args=[chunk.toint(), x, bar.toint(), cutlass.Int16(15)],
+            )
+    cute.arch.mbarrier_wait(bar, 0)
+    source, mine = cute.make_tensor(chunk, cute.make_layout(128)), cute.make_tensor(own, cute.make_layout(128))
+    mine[thread] = source[thread] * (rank + 1)
+    cute.arch.cluster_arrive()
+    cute.arch.cluster_wait()
+    far = ptx(
+        "{.reg .b32 there; mapa.shared::cluster.u32 there, {$r0}, {$r1}; ld.shared::cluster.f32 {$w0}, [there];}",
+        write_only_types=[Float32],
+        read_only_args=[own.toint() + thread * 4, (rank + 1) % 4],
+    )
+    target = cute.make_tensor(pointer(Float32, y, 16), cute.make_layout((4, 128), stride=(128, 1)))
+    target[rank, thread] = mine[thread] + far
+    cute.arch.cluster_arrive()
+    cute.arch.cluster_wait()
+
+
+@cute.jit
+def share(x: Int64, y: Int64):
+    share_kernel(x, y).launch(grid=(4, 1, 1), block=(128, 1, 1), cluster=(4, 1, 1))

@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from machete.sim import Image, LaunchConfig, Race, Region, Report, run
+from machete.sim import Image, LaunchConfig, Race, Region, Report, Uninitialised, run
 from machete.sim._core import engine
 
 cutlass = pytest.importorskip("cutlass")
@@ -44,7 +44,9 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Image]:
     return get
 
 
-def launch(image: Image, arguments: list[Any], grid: int, threads: int, shared: int = 0, seed: int = 0) -> Report:
+def launch(
+    image: Image, arguments: list[Any], grid: int, threads: int, shared: int = 0, seed: int = 0, cluster: int = 1
+) -> Report:
     """Arguments are arrays (their address is passed), integers (32 bits) or floats."""
     block = bytearray()
     regions: list[Region] = []
@@ -56,7 +58,9 @@ def launch(image: Image, arguments: list[Any], grid: int, threads: int, shared: 
             block += struct.pack("<f", argument)
         else:
             block += struct.pack("<i", argument)
-    config = LaunchConfig((grid, 1, 1), (threads, 1, 1), dynamic_shared=shared, sms=4, seed=seed)
+    config = LaunchConfig(
+        (grid, 1, 1), (threads, 1, 1), dynamic_shared=shared, cluster=(cluster, 1, 1), sms=4, seed=seed
+    )
     return run(image, bytes(block), config, regions)
 
 
@@ -156,3 +160,40 @@ def test_wgmma_operands_overwritten_too_early(
     monkeypatch.setenv("MACHETE_SIM_CHECK", check)
     with pytest.raises(Race, match=message):
         launch(Image.from_ptx(text), [a, b, c], 1, 128, shared=40 * 1024)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("kernel", "group"), [("tensor_core", 1), ("tensor_core_pair", 2)])
+def test_tcgen05(image: Callable[..., Image], kernel: str, group: int, seed: int) -> None:
+    m = 128 * group
+    a, b, c = normal((m, 64), ml_dtypes.bfloat16), normal((64, 64), ml_dtypes.bfloat16, 1), aligned((m, 64), np.float32)
+    compiled = image(kernel, "sm_100a", ADDRESS, ADDRESS, ADDRESS)
+    report = launch(compiled, [a, b, c], group, 128, shared=40 * 1024, seed=seed, cluster=group)
+    expected = a.astype(np.float64) @ b.astype(np.float64).T
+    assert np.linalg.norm(c - expected) / np.linalg.norm(expected) < 1e-6
+    assert report.matrix_instructions == 4
+
+
+def test_tcgen05_read_before_it_is_done(image: Callable[..., Image]) -> None:
+    """Without the wait for the commit the accumulator is not there yet."""
+    text = image("tensor_core", "sm_100a", ADDRESS, ADDRESS, ADDRESS).module.text
+    at = text.index("mbarrier.try_wait")
+    end = text.index(";", at)
+    predicate = text[at:end].split()[1].rstrip(",")
+    text = f"{text[:at]}setp.eq.u32 {predicate}, 0, 0{text[end:]}"
+    a, b, c = (
+        normal((128, 64), ml_dtypes.bfloat16),
+        normal((64, 64), ml_dtypes.bfloat16, 1),
+        aligned((128, 64), np.float32),
+    )
+    with pytest.raises(Uninitialised, match=r"tcgen05\.ld"):
+        launch(Image.from_ptx(text, arch="sm_100a"), [a, b, c], 1, 128, shared=40 * 1024, seed=4)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("arch", ["sm_90a", "sm_100a"])
+def test_multicast_and_distributed_shared_memory(image: Callable[..., Image], arch: str, seed: int) -> None:
+    x, y = normal((128,), np.float32), aligned((4, 128), np.float32)
+    launch(image("share", arch, ADDRESS, ADDRESS), [x, y], 4, 128, shared=4096, seed=seed, cluster=4)
+    factor = np.arange(1, 5, dtype=np.float32)
+    assert np.array_equal(y, x * factor[:, None] + x * np.roll(factor, -1)[:, None])

@@ -99,6 +99,8 @@ SharedView view_of(const Cta& cta) {
     throw Fault{kinds[static_cast<int>(fault.kind)], fault.message, 1u << lane};
 }
 
+constexpr uint64_t kAllWritten = 0x0101010101010101ull;  // eight bytes of a shadow
+
 // What an operation will read from shared memory. It must not change until the operation has executed.
 struct Operand {
     Cta* cta;
@@ -121,16 +123,18 @@ struct Operand {
         const uint8_t* window = cta->shadow + (cta->rank << kRankShift);
         const uint32_t end = cta->shared_end - (cta->rank << kRankShift);
         for (const uint32_t address : chunks) {
-            SharedFault fault{SharedFault::Kind::none, address, "matrix operand lies outside shared memory"};
+            SharedFault fault{SharedFault::Kind::out_of_range, address, {}};
             if (address < kSharedBase || address + 16 > end) {
-                fault.kind = SharedFault::Kind::out_of_range;
+                fault.message = "matrix operand lies outside shared memory";
                 refuse(machine, *cta, fault, lane, what);
             }
-            for (uint32_t k = 0; k < 16; ++k)
-                if (window[address + k] != 1) {
-                    fault = {SharedFault::Kind::uninitialised, address + k, {}};
-                    refuse(machine, *cta, fault, lane, what);
-                }
+            uint64_t flags[2];
+            std::memcpy(flags, window + address, 16);
+            if (flags[0] == kAllWritten && flags[1] == kAllWritten) continue;
+            uint32_t hole = address;
+            while (window[hole] == 1) ++hole;
+            fault = {SharedFault::Kind::uninitialised, hole, {}};
+            refuse(machine, *cta, fault, lane, what);
         }
         sum = checksum();
     }
@@ -393,43 +397,54 @@ struct Multiply : TensorOperation {
                           const uint32_t* off) const {
         TensorMemory& memory = tensor_memory(cta);
         const uint32_t first = tensor_column(d) + panel.column;
+        const TensorProduct product{a + panel.row,      a_rows,       b + size_t(panel.n) * shape.k, shape.k,
+                                    memory.column(first) + panel.lane, kTensorLanes, panel.rows, panel.columns,
+                                    accumulate};
         const bool masked = std::any_of(off, off + 4, [](uint32_t m) { return m != 0; });
-        std::vector<uint32_t> before;
-        for (uint32_t n = 0; n < panel.columns; ++n) {
-            uint32_t* cells = memory.column(first + n) + panel.lane;
-            uint8_t* written = memory.written_column(first + n) + panel.lane;
-            if (masked) before.insert(before.end(), cells, cells + panel.rows);
-            if (accumulate) {
-                for (uint32_t r = 0; r < panel.rows; ++r)
-                    if (!written[r] && !disables(off, panel.lane + r)) unwritten(panel.lane + r, first + n, "D");
-                if (shape.d == Shape::f16)
-                    for (uint32_t r = 0; r < panel.rows; ++r)
-                        cells[r] = bits<uint32_t>(f32_from_f16(static_cast<uint16_t>(cells[r])));
-                if (halvings)
-                    for (uint32_t r = 0; r < panel.rows; ++r)
-                        cells[r] = bits<uint32_t>(std::ldexp(bits<float>(cells[r]), -static_cast<int>(halvings)));
-            }
-            for (uint32_t r = 0; r < panel.rows; ++r) written[r] |= !disables(off, panel.lane + r);
+        if (masked || halvings || shape.d != Shape::f32) {
+            accumulate_with_care(memory, first, panel, product, off);
+            return;
         }
-        std::vector<uint32_t> sums;
-        if (shape.saturate && accumulate)  // the clamp applies to the whole sum; the products alone cannot overflow
-            for (uint32_t n = 0; n < panel.columns; ++n) {
-                const uint32_t* cells = memory.column(first + n) + panel.lane;
-                sums.insert(sums.end(), cells, cells + panel.rows);
+        for (uint32_t n = first; n < first + panel.columns; ++n) {
+            uint8_t* written = memory.written_column(n) + panel.lane;
+            if (accumulate)
+                if (const void* hole = std::memchr(written, 0, panel.rows))
+                    unwritten(panel.lane + static_cast<uint32_t>(static_cast<const uint8_t*>(hole) - written), n, "D");
+            std::memset(written, 1, panel.rows);
+        }
+        multiply_tensor(product);
+    }
+
+    // Lanes that keep their values, sums that are scaled, of integers or of 16 bits.
+    void accumulate_with_care(TensorMemory& memory, uint32_t first, const Panel& panel, TensorProduct product,
+                              const uint32_t* off) const {
+        if (shape.d == Shape::s32) product.accumulate = false;
+        std::vector<uint32_t> before;
+        for (uint32_t n = first; n < first + panel.columns; ++n) {
+            uint32_t* cells = memory.column(n) + panel.lane;
+            uint8_t* written = memory.written_column(n) + panel.lane;
+            before.insert(before.end(), cells, cells + panel.rows);
+            for (uint32_t r = 0; r < panel.rows; ++r) {
+                if (disables(off, panel.lane + r)) continue;
+                if (accumulate && !written[r]) unwritten(panel.lane + r, n, "D");
+                written[r] = 1;
+                if (shape.d == Shape::f16) cells[r] = bits<uint32_t>(f32_from_f16(static_cast<uint16_t>(cells[r])));
+                if (halvings) cells[r] = bits<uint32_t>(std::ldexp(bits<float>(cells[r]), -static_cast<int>(halvings)));
             }
-        multiply_tensor({a + panel.row, a_rows, b + size_t(panel.n) * shape.k, shape.k,
-                         memory.column(first) + panel.lane, kTensorLanes, panel.rows, panel.columns,
-                         accumulate && !shape.saturate, shape.d == Shape::s32});
+        }
+        multiply_tensor(product);
         for (uint32_t n = 0; n < panel.columns; ++n) {
             uint32_t* cells = memory.column(first + n) + panel.lane;
+            const uint32_t* old = before.data() + size_t(n) * panel.rows;
             for (uint32_t r = 0; r < panel.rows; ++r) {
                 if (shape.d == Shape::f16) cells[r] = f16_from_f32(bits<float>(cells[r]));
-                if (!sums.empty()) {
-                    const int64_t sum = int64_t(static_cast<int32_t>(cells[r])) +
-                                        static_cast<int32_t>(sums[size_t(n) * panel.rows + r]);
-                    cells[r] = static_cast<uint32_t>(std::clamp<int64_t>(sum, INT32_MIN, INT32_MAX));
+                if (shape.d == Shape::s32) {
+                    int64_t sum = static_cast<int64_t>(bits<float>(cells[r]));
+                    if (accumulate) sum += static_cast<int32_t>(old[r]);
+                    if (shape.saturate) sum = std::clamp<int64_t>(sum, INT32_MIN, INT32_MAX);
+                    cells[r] = static_cast<uint32_t>(sum);
                 }
-                if (masked && disables(off, panel.lane + r)) cells[r] = before[size_t(n) * panel.rows + r];
+                if (disables(off, panel.lane + r)) cells[r] = old[r];
             }
         }
     }

@@ -77,8 +77,8 @@ uint32_t widen_chunk(const uint8_t* chunk, uint32_t* out) {
         for (uint32_t n = 0; n < 16; ++n) {
             if constexpr (e == e4m3) out[n] = std::bit_cast<uint32_t>(e4m3_values[chunk[n]]);
             if constexpr (e == e5m2) out[n] = std::bit_cast<uint32_t>(e5m2_values[chunk[n]]);
-            if constexpr (e == s8) out[n] = static_cast<uint32_t>(static_cast<int8_t>(chunk[n]));
-            if constexpr (e == u8) out[n] = chunk[n];
+            if constexpr (e == s8) out[n] = std::bit_cast<uint32_t>(float(static_cast<int8_t>(chunk[n])));
+            if constexpr (e == u8) out[n] = std::bit_cast<uint32_t>(float(chunk[n]));
         }
         return 16;
     }
@@ -128,15 +128,14 @@ const uint8_t* chunk_at(const SharedView& shared, uint32_t address, SharedFault&
         fault = {SharedFault::Kind::out_of_range, address, "matrix operand lies outside shared memory"};
         return nullptr;
     }
-    for (uint32_t n = 0; shared.written && n < 16; n += 8) {
-        uint64_t flags;
-        std::memcpy(&flags, shared.written + offset + n, 8);
-        if (flags == 0x0101010101010101ull) continue;
-        while (shared.written[offset + n] == 1) ++n;
-        fault = {SharedFault::Kind::uninitialised, address + n, "matrix operand was never written"};
-        return nullptr;
-    }
-    return shared.data + offset;
+    if (!shared.written) return shared.data + offset;
+    uint64_t flags[2];
+    std::memcpy(flags, shared.written + offset, 16);
+    if (flags[0] == 0x0101010101010101ull && flags[1] == 0x0101010101010101ull) return shared.data + offset;
+    uint32_t hole = 0;
+    while (shared.written[offset + hole] == 1) ++hole;
+    fault = {SharedFault::Kind::uninitialised, address + hole, "matrix operand was never written"};
+    return nullptr;
 }
 
 }  // namespace
@@ -225,10 +224,9 @@ namespace {
 
 constexpr uint32_t block_rows = 16, block_columns = 4;
 
-// One block of 16 rows and 4 columns. Portable, and the only way for integers, which wrap as the hardware's do.
-template <class Scalar>
+// One block of 16 rows and 4 columns.
 void multiply_block(const TensorProduct& p, uint32_t row, uint32_t n) {
-    typedef Scalar Vector __attribute__((vector_size(16)));
+    typedef float Vector __attribute__((vector_size(16)));
     constexpr uint32_t parts = block_rows / 4;
     Vector sum[block_columns][parts] = {};
     for (uint32_t c = 0; p.accumulate && c < block_columns; ++c)
@@ -237,7 +235,7 @@ void multiply_block(const TensorProduct& p, uint32_t row, uint32_t n) {
         Vector a[parts];
         std::memcpy(a, p.a + size_t(k) * p.a_rows + row, sizeof a);
         for (uint32_t c = 0; c < block_columns; ++c) {
-            Scalar b;
+            float b;
             std::memcpy(&b, p.b + size_t(n + c) * p.k + k, 4);
             for (uint32_t part = 0; part < parts; ++part) sum[c][part] += a[part] * b;
         }
@@ -279,15 +277,12 @@ void multiply_tensor(const TensorProduct& p) {
     for (uint32_t n = 0; n < p.n; n += block_columns) {
         for (uint32_t row = 0; row < p.rows; row += block_rows) {
 #if defined(__x86_64__)
-            if (have_avx2 && !p.integer) {
+            if (have_avx2) {
                 multiply_block_avx2(p, row, n);
                 continue;
             }
 #endif
-            if (p.integer)
-                multiply_block<uint32_t>(p, row, n);
-            else
-                multiply_block<float>(p, row, n);
+            multiply_block(p, row, n);
         }
     }
 }

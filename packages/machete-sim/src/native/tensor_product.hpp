@@ -1,7 +1,8 @@
 // The arithmetic of tcgen05.mma: operand tiles out of shared and tensor memory, and D += A B (PTX ISA 9.7.16.10).
 //
 // Pure functions. As for wgmma, products are exact and are added in order of k, each sum rounded to float32; the tensor
-// core aligns and truncates instead, so results agree within tolerance. Scale factors multiply the operands.
+// core aligns and truncates instead, so results agree within tolerance. Scale factors multiply the operands. Products of
+// 8-bit integers are sums of at most 2^21 in one instruction: float32 holds them exactly.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +31,7 @@ bool decode_tensor_descriptor(uint64_t bits, MatrixDescriptor& descriptor, Share
 bool tensor_tile_chunks(uint64_t descriptor, TensorElement element, bool mn_major, uint32_t rows, uint32_t k,
                         std::vector<uint32_t>& out, SharedFault& fault);
 
-// Reads rows x k elements as float32 (int32 for integers) bits into out[row * row_step + k * k_step].
+// Reads rows x k elements as bits of float32 into out[row * row_step + k * k_step].
 bool read_tensor_tile(uint64_t descriptor, TensorElement element, bool mn_major, bool negate, uint32_t rows, uint32_t k,
                       const SharedView& shared, uint32_t* out, uint32_t row_step, uint32_t k_step, SharedFault& fault);
 
@@ -48,7 +49,7 @@ struct TensorProduct {
     uint32_t* d;
     uint32_t d_step;
     uint32_t rows, n;
-    bool accumulate, integer;
+    bool accumulate;
 };
 void multiply_tensor(const TensorProduct& product);
 
