@@ -200,7 +200,7 @@ int init(RegView& r, const Inst& i, uint32_t mask) {  // a = address, b = count
 }
 
 int inval(RegView& r, const Inst& i, uint32_t mask) {
-    return each_lane(r, i, mask, [&](Warp&, Cta& cta, uint32_t address, uint32_t l) {
+    return each_lane(r, i, mask, [&](Warp& w, Cta& cta, uint32_t address, uint32_t l) {
         Mbarrier& b = mbarrier_at(cta, address, l);
         if (b.copies || awaited(b))
             throw Fault{FaultKind::mbarrier,
