@@ -337,7 +337,7 @@ int bulk_peer(RegView& r, const Inst& i, uint32_t mask) {
     return kNext;
 }
 
-// mod: 0, or 1 | op << 8 | type << 16 for cp.reduce
+// mod: 0, or 1 | op << 8 | type << 16 for cp.reduce; bit 1: entry 3 is a mask of the bytes of every 16 to write
 int bulk_store(RegView& r, const Inst& i, uint32_t mask) {
     const Operands o(warp_of(r), i);
     for (uint32_t l = 0; l < kLanes; ++l) {
@@ -345,7 +345,15 @@ int bulk_store(RegView& r, const Inst& i, uint32_t mask) {
         const uint64_t dst = o.raw(0, l);
         const uint32_t src = o.shared(1, l), bytes = o.word(2, l);
         check_bulk(dst, src, bytes, l);
-        issue_store(o.w, {TileChunk{dst, src, bytes, false}}, l, (i.mod & 1) ? static_cast<int>(i.mod >> 8 & 255) : -1,
+        std::vector<TileChunk> chunks;
+        if (i.mod & 2) {
+            const uint32_t wanted = o.word(3, l);
+            for (uint32_t at = 0; at < bytes; ++at)
+                if (wanted >> (at % 16) & 1) chunks.push_back({dst + at, src + at, 1, false});
+        } else {
+            chunks = {TileChunk{dst, src, bytes, false}};
+        }
+        issue_store(o.w, std::move(chunks), l, (i.mod & 1) ? static_cast<int>(i.mod >> 8 & 255) : -1,
                     static_cast<int>(i.mod >> 16 & 255));
     }
     return kNext;
@@ -473,6 +481,27 @@ int prefetch_map(RegView& r, const Inst& i, uint32_t mask) {  // map64
     return kNext;
 }
 
+// st.bulk: zeros in shared memory. ext: dst, bytes64
+int bulk_zero(RegView& r, const Inst& i, uint32_t mask) {
+    const Operands o(warp_of(r), i);
+    for (uint32_t l = 0; l < kLanes; ++l) {
+        if (!(mask >> l & 1)) continue;
+        const uint32_t dst = o.shared(0, l);
+        const uint64_t bytes = o.raw(1, l);
+        if (dst % 8 || bytes % 8)
+            throw Fault{FaultKind::misaligned,
+                        format("st.bulk of %llu bytes at shared %#x: both must be multiples of 8",
+                               static_cast<unsigned long long>(bytes), dst),
+                        1u << l};
+        check_shared(*o.w.cta, dst, bytes, l, "st.bulk");
+        std::memset(o.w.cta->shared + dst, 0, bytes);
+        std::memset(o.w.cta->shadow + dst, 1, bytes);
+    }
+    ++o.w.effects;
+    ++o.w.machine->progress;
+    return kNext;
+}
+
 int bulk_commit(RegView& r, const Inst&, uint32_t mask) {
     Warp& w = warp_of(r);
     for (uint32_t l = 0; l < kLanes; ++l)
@@ -508,6 +537,7 @@ const NamedHandler table[] = {
     {"bulk.peer", bulk_peer},
     {"bulk.store", bulk_store},
     {"bulk.prefetch", bulk_prefetch},
+    {"bulk.zero", bulk_zero},
     {"tile.load", tile_load},
     {"tile.store", tile_store},
     {"tile.prefetch", tile_prefetch},

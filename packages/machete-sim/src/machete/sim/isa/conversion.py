@@ -170,6 +170,15 @@ def unpack_scales(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) 
     asm.emit("cvt.bf16x2.ue8m0x2", d=asm.dest(ops[0], "bf16x2"), a=asm.source(ops[1], "ue8m0x2"))
 
 
+@form(
+    "cvt.rs[.{relu:relu}][.{satfinite:satfinite}].{d:f16x2|bf16x2}.f32",
+    "cvt.rs[.{relu:relu}].satfinite.{d:e4m3x4|e5m2x4|e2m3x4|e3m2x4|e2m1x4}.f32",
+    section="9.7.9.21",
+)
+def stochastic(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
+    raise asm.error("stochastic rounding is not simulated: how the random bits are used is not documented")
+
+
 @form("cvt.{how:rna|rn|rz}[.{satfinite:satfinite}][.{relu:relu}].tf32.f32", section="9.7.9.21")
 def to_tf32(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
     asm.expect(ops, 2)

@@ -110,6 +110,32 @@ def bulk_store(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> 
     _bulk_store(asm, ops, 0)
 
 
+@form(f"cp.async.bulk.global.shared::cta.bulk_group{HINT}.cp_mask", section="9.7.9.25.4.1")
+def bulk_store_masked(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
+    asm.require_target("sm_100a", "sm_100f", "sm_120a", "sm_120f")
+    hint = "hint" in groups
+    asm.expect(ops, 4 + hint)
+    if hint:
+        asm.source(ops[3], "b64")
+    entries = Entries(asm)
+    entries.global_(ops[0])
+    entries.shared(ops[1])
+    entries.word(ops[2])
+    entries.word(ops[-1], "u16")
+    entries.emit("bulk.store", mod=2)
+
+
+@form("st.bulk[.weak][.shared::cta]", section="9.7.9.13")
+def bulk_zero(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
+    asm.require_target("sm_100a", "sm_100f", "sm_120a", "sm_120f")
+    asm.expect(ops, 3)
+    asm.literal(ops[2], 0, 0)
+    entries = Entries(asm)
+    entries.shared(ops[0])
+    entries.add(asm.source(ops[1], "u64"), True)
+    entries.emit("bulk.zero")
+
+
 REDUCTIONS = (
     "{op:add}.{t:u32|s32|u64|f32|f64}",
     "{op:add}.noftz.{t:f16|bf16}",
