@@ -28,7 +28,8 @@ def test_a_process_for_each_sm_and_a_track_for_each_role(packets: list, trace: T
     assert processes == {sm + 1: f"SM {sm} (hardware {sm})" for sm in range(4)}
     threads = [(each.thread.pid, each.thread.thread_name) for each in descriptors if each.HasField("thread")]
     assert sorted(threads) == sorted((sm + 1, role) for sm in range(4) for role in ROLES)
-    assert sum(each.HasField("counter") for each in descriptors) == 4
+    counters = Counter(each.name for each in descriptors if each.HasField("counter"))
+    assert counters == {"loader ahead of compute": 4, "bytes in flight, at most": 4}
     assert len({each.uuid for each in descriptors}) == len(descriptors)
 
 
@@ -64,7 +65,7 @@ def test_counters_end_where_nothing_is_ahead(packets: list) -> None:
     for packet in packets:
         if packet.track_event.type == TrackEvent.TYPE_COUNTER:
             values.setdefault(packet.track_event.track_uuid, []).append(packet.track_event.counter_value)
-    assert len(values) == 4
+    assert len(values) == 8
     for counter in values.values():
         assert min(counter) == counter[-1] == 0
         assert max(counter) >= 2048, "at least one stage of two pages"

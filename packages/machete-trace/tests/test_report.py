@@ -54,14 +54,6 @@ def test_floors_count_every_byte_once() -> None:
     assert report.layers[0].total_us == pytest.approx(sum(share.total_us for share in report.ops[:2]))
 
 
-def test_the_ring_was_as_full_as_stages_were_ahead(trace: Trace) -> None:
-    ring = trace.report().ring
-    shared = trace.plan.shared
-    assert ring.capacity_bytes == shared.ring_pages * shared.page_bytes
-    assert 0 < ring.mean_bytes < ring.most_bytes <= ring.capacity_bytes
-    assert f"{ring.most_bytes / 1024:.1f} at most" in str(trace.report())
-
-
 def test_text_and_json_say_the_same(trace: Trace) -> None:
     report = trace.report()
     data = json.loads(report.to_json())

@@ -14,7 +14,7 @@ from perfetto.trace_builder.proto_builder import StreamingTraceProtoBuilder
 
 from machete.megakernel.tooling import WAITS
 
-from .ahead import bytes_ahead
+from .ahead import stages_of
 from .buffer import ROLES
 from .events import TYPES
 from .events import WAITS as CAUSES
@@ -25,14 +25,16 @@ if TYPE_CHECKING:
 
 _SEQUENCE = 1
 _TRACKS = 16  # identifiers of an SM
-_COUNTER, _PROCESS = len(ROLES), len(ROLES) + 1
+_COUNTER_NAMES = ("loader ahead of compute", "bytes in flight, at most")
+_COUNTERS = len(ROLES)
+_PROCESS = _COUNTERS + len(_COUNTER_NAMES)
 _HIDDEN = ("role",)  # lasts as long as the kernel
 
 
 def write_perfetto(trace: Trace, file: BinaryIO) -> None:
     """Write the trace as protobuf. Slices have op, tile and instruction; waits their cause as name.
 
-    Counters show the bytes that the loader is ahead of compute: asked for or there, and not in use.
+    Counters show the bytes that the loader is ahead of compute, and those that are on their way (`ahead`).
     """
     builder = StreamingTraceProtoBuilder(file)
     for packet in _packets(trace):
@@ -50,10 +52,12 @@ def _packets(trace: Trace) -> Iterator[TracePacket]:
     yield from _slices(trace.spans, names)
     yield from _flows(trace)
     for sm in range(trace.plan.num_sms):
-        for time, ahead in zip(*(column.tolist() for column in bytes_ahead(trace, sm)), strict=True):
-            packet = _event(TrackEvent.TYPE_COUNTER, time, sm, _COUNTER)
-            packet.track_event.counter_value = ahead
-            yield packet
+        stages = stages_of(trace, sm)
+        for counter, (times, values) in enumerate((stages.ahead(), stages.in_flight())):
+            for time, value in zip(times.tolist(), values.tolist(), strict=True):
+                packet = _event(TrackEvent.TYPE_COUNTER, time, sm, _COUNTERS + counter)
+                packet.track_event.counter_value = value
+                yield packet
 
 
 def _track(sm: int, track: int) -> int:
@@ -73,12 +77,13 @@ def _tracks(trace: Trace, sm: int) -> Iterator[TracePacket]:
         packet.track_descriptor.thread.tid = _track(sm, role)
         packet.track_descriptor.thread.thread_name = name
         yield packet
-    counter = TracePacket()
-    counter.track_descriptor.uuid = _track(sm, _COUNTER)
-    counter.track_descriptor.parent_uuid = _track(sm, _PROCESS)
-    counter.track_descriptor.name = "loader ahead of compute"
-    counter.track_descriptor.counter.unit = CounterDescriptor.UNIT_SIZE_BYTES
-    yield counter
+    for number, name in enumerate(_COUNTER_NAMES):
+        counter = TracePacket()
+        counter.track_descriptor.uuid = _track(sm, _COUNTERS + number)
+        counter.track_descriptor.parent_uuid = _track(sm, _PROCESS)
+        counter.track_descriptor.name = name
+        counter.track_descriptor.counter.unit = CounterDescriptor.UNIT_SIZE_BYTES
+        yield counter
 
 
 def _event(kind: int, time_us: float, sm: int, track: int) -> TracePacket:

@@ -62,12 +62,13 @@ def _head(report: Report) -> str:
         f"clocks of the SMs agree to {alignment.error_ns:.0f} ns (timer step {alignment.timer_step_ns:.0f} ns); "
         f"the earliest wait ended {alignment.early_ns:.0f} ns before its signal"
     )
-    if report.ring.most_bytes:
-        mean, most, whole = (
-            f"{size / 1024:.1f}"
-            for size in (report.ring.mean_bytes, report.ring.most_bytes, report.ring.capacity_bytes)
+    ring = report.ring
+    if ring.ahead_most:
+        lines.append(
+            f"KiB of an SM's ring, of {ring.capacity / 1024:.0f}: {ring.ahead_mean / 1024:.1f} ahead of compute "
+            f"({ring.ahead_most / 1024:.1f} at most), {ring.in_flight_mean / 1024:.1f} on their way "
+            f"({ring.in_flight_most / 1024:.1f} at most)"
         )
-        lines.append(f"the loader was {mean} KiB ahead of compute, {most} at most; the ring has {whole}")
     if report.lost:
         lines.append(f"the buffer was too small: {report.lost} events are lost, and their time is unattributed")
     return "\n".join(lines)

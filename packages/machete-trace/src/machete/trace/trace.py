@@ -14,6 +14,7 @@ import numpy as np
 from machete.megakernel import Plan
 
 from . import clocks
+from .ahead import Throttled, throttles_of
 from .buffer import HEADER_BYTES, HEADER_WORDS, ROLES, SM_WORD, BufferLayout
 from .clocks import Alignment
 from .errors import NotTracedError, TraceFileError
@@ -43,6 +44,7 @@ class Trace:
         wall_us: how long the launch took, measured without the trace; None if nobody did.
         sm_ids: hardware numbers of the SMs.
         alignment: of the SMs' clocks.
+        throttles: for each op how many stages may be on their way (`ahead.Throttled`), if it is throttled.
     """
 
     plan: Plan
@@ -55,6 +57,7 @@ class Trace:
     wall_us: float | None
     sm_ids: np.ndarray
     alignment: Alignment
+    throttles: tuple[Throttled | None, ...]
 
     @classmethod
     def of(cls, kernel: Megakernel, report: RunReport | None = None, *, wall_us: float | None = None) -> Trace:
@@ -121,6 +124,7 @@ class Trace:
             "where": self.where,
             "wall_us": self.wall_us,
             "alignment": dataclasses.asdict(self.alignment),
+            "throttles": self.throttles,
         }
         arrays: dict[str, Any] = {
             name: getattr(self, name) for name in ("time", "type", "value", "begin", "lost", "sm_ids")
@@ -150,6 +154,7 @@ class Trace:
             where=meta["where"],
             wall_us=meta["wall_us"],
             alignment=Alignment(**{**alignment, "ns_per_cycle": tuple(alignment["ns_per_cycle"])}),
+            throttles=tuple(throttle and (*throttle,) for throttle in meta["throttles"]),
             **arrays,
         )
 
@@ -189,6 +194,7 @@ def decoded(plan: Plan, buffer: np.ndarray, where: str, wall_us: float | None) -
         wall_us=wall_us,
         sm_ids=headers[:, SM_WORD] & 0xFFFFFFFF,
         alignment=alignment,
+        throttles=throttles_of(plan),
     )
     early = 1000 * latest_signals(trace)
     return dataclasses.replace(trace, alignment=dataclasses.replace(alignment, early_ns=early))
