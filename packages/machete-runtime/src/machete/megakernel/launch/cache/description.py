@@ -21,7 +21,9 @@ import torch
 #: Deep enough for a fusion's class inside an op's attributes, and a function in that one's closure.
 MAX_DEPTH = 6
 #: Top-level packages whose version stands for their code.
-VERSIONED = frozenset({"cutlass", "torch", "numpy", "cuda", *sys.stdlib_module_names}) - {"__main__"}
+VERSIONED = frozenset(
+    {"cutlass", "torch", "numpy", "cuda", "networkx", "packaging", "typing_extensions", *sys.stdlib_module_names}
+) - {"__main__"}
 
 #: Where the DSL keeps the code of a function when it puts its rewritten one in its place.
 _ORIGINAL = "_original_code"

@@ -25,7 +25,10 @@ from machete.megakernel.plan.shared import SharedLayout
 from .description import describe
 
 #: Distributions that trace, compile or are called meanwhile.
-COMPILERS = ("machete-runtime", "nvidia-cutlass-dsl", "nvidia-cutlass-dsl-libs-base", "torch", "numpy")
+COMPILERS = (
+    *("machete-runtime", "nvidia-cutlass-dsl", "nvidia-cutlass-dsl-libs-base", "nvidia-cutlass-dsl-libs-cu13"),
+    *("cuda-bindings", "torch", "numpy", "networkx", "packaging", "typing-extensions"),
+)
 
 
 @dataclass(frozen=True)

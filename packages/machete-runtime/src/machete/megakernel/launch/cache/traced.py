@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import gc
 import hashlib
 import sys
 import sysconfig
@@ -25,6 +26,10 @@ from .description import VERSIONED, describe
 _STANDARD_LIBRARY = tuple(
     str(Path(sysconfig.get_path(name)).resolve()) + "/" for name in ("stdlib", "platstdlib") if sysconfig.get_path(name)
 )
+
+
+_INCIDENTAL = frozenset({"logging", "warnings", "importlib._bootstrap", "importlib._bootstrap_external"})
+_COMPILER = "machete.megakernel.launch.compiler"  # nothing above it was called by what is traced
 
 
 @dataclass(frozen=True)
@@ -75,14 +80,19 @@ class Recorder:
         seen = self._seen
 
         def record(frame: types.FrameType, event: str, argument: object) -> None:
-            if event == "call" and frame.f_code not in seen:
+            if event == "call" and frame.f_code not in seen and not _is_incidental(frame):
                 seen[frame.f_code] = frame.f_globals
 
+        # Collecting garbage runs code of anybody: finalizers, and what listens to the collector.
+        collecting = gc.isenabled()
+        gc.disable()
         sys.setprofile(record)
         try:
             yield
         finally:
             sys.setprofile(None)
+            if collecting:
+                gc.enable()
 
     def dependencies(self) -> Dependencies | None:
         """Files and values; None if they are not all known."""
@@ -108,6 +118,22 @@ class Recorder:
         if not self.complete or len(known) < len(digests):
             return None
         return Dependencies(known, values)
+
+
+def _is_incidental(frame: types.FrameType) -> bool:
+    """Whether a function runs because something was logged or imported: log handlers and finders of others.
+
+    What an imported module is made of is known from the import statement.
+    """
+    caller = frame.f_back
+    while caller is not None:
+        name = caller.f_globals.get("__name__")
+        if name in _INCIDENTAL:
+            return True
+        if name == _COMPILER:
+            return False
+        caller = caller.f_back
+    return False
 
 
 def _is_versioned(module: str, filename: str) -> bool:
