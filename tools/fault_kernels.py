@@ -75,7 +75,8 @@ def _through(x: Int64, y: Int64, chunks: Int32):
                 _wait(bars + 8 * (STAGES + stage), phase ^ 1)
                 _expect(bars + 8 * stage, 4 * CHUNK)
                 ptx(
-                    "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [{$r0}], [{$r1}], {$r2}, [{$r3}];",
+                    "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
+                    "[{$r0}], [{$r1}], {$r2}, [{$r3}];",
                     read_only_args=[
                         loaded + stage * (4 * CHUNK),
                         x + Int64(chunk) * (4 * CHUNK),
@@ -328,3 +329,54 @@ def _gemm_wgmma(map_a: Int64, map_b: Int64, c: Int64, tiles: Int32):
 @cute.jit
 def gemm_wgmma(map_a: Int64, map_b: Int64, c: Int64, tiles: Int32):
     _gemm_wgmma(map_a, map_b, c, tiles).launch(grid=(1, 1, 1), block=(160, 1, 1))
+
+
+# ---- two CTAs of a cluster that read each other's shared memory
+
+
+@cute.kernel
+def _swap(x: Int64, y: Int64, rounds: Int32):
+    """Every round, each CTA of a pair writes 64 values, and reads those of the other one."""
+    smem = SmemAllocator()
+    bar = smem.allocate_array(Int64, 1).toint()
+    base = smem.allocate_array(Float32, 64, byte_alignment=16).toint()
+    buffer = cute.make_tensor(
+        cute.make_ptr(Float32, base, cute.AddressSpace.smem, assumed_align=4), cute.make_layout(64)
+    )
+    thread, block = cute.arch.thread_idx()[0], cute.arch.block_idx()[0]
+    source = cute.make_tensor(_global(Float32, x, 4), cute.make_layout(1 << 20))
+    target = cute.make_tensor(_global(Float32, y, 4), cute.make_layout(1 << 20))
+    peer = (block % 2) ^ 1
+    remote = ptx("mapa.shared::cluster.u32 {$w0}, {$r0}, {$r1};", write_only_types=[Int32], read_only_args=[base, peer])
+    remote_bar = ptx(
+        "mapa.shared::cluster.u32 {$w0}, {$r0}, {$r1};", write_only_types=[Int32], read_only_args=[bar, peer]
+    )
+    if thread == 0:
+        _init(bar, 64)
+        cute.arch.mbarrier_init_fence()
+    cute.arch.cluster_arrive_relaxed()  # the fence releases the barrier
+    cute.arch.cluster_wait()
+    for turn in cutlass.range(rounds, unroll=1):
+        if turn > 0:  # the other CTA has read what this one wrote
+            ptx(
+                "{ .reg .pred done; AGAIN: "
+                "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [{$r0}], {$r1}; @!done bra AGAIN; }",
+                read_only_args=[bar, (turn - 1) % 2],
+            )
+        buffer[thread] = source[(block * rounds + turn) * 64 + thread]
+        cute.arch.cluster_arrive()
+        cute.arch.cluster_wait()
+        value = ptx(
+            "ld.shared::cluster.f32 {$w0}, [{$r0}];",
+            write_only_types=[Float32],
+            read_only_args=[remote + (63 - thread) * 4],
+        )
+        target[(block * rounds + turn) * 64 + thread] = value
+        ptx("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [{$r0}];", read_only_args=[remote_bar])
+    cute.arch.cluster_arrive()
+    cute.arch.cluster_wait()
+
+
+@cute.jit
+def swap(x: Int64, y: Int64, rounds: Int32):
+    _swap(x, y, rounds).launch(grid=(4, 1, 1), block=(64, 1, 1), cluster=(2, 1, 1))

@@ -38,6 +38,7 @@ from machete.sim.faults import Verdict, inject
 from small_ops import ReverseTiles, StreamAdd
 
 ALL = ("sm_90a", "sm_100a", "sm_120a")
+OUTCOMES = ("named", "equivalent", "not reached", "missed")
 SEEDS = (0, 1, 2, 4)  # of the five rates at which copies complete, the ones that differ most
 
 
@@ -85,7 +86,13 @@ def _compile(function: Any, arch: str, words: str) -> Image:
 
 
 def _stand_alone(
-    name: str, arch: str, arguments: list[np.ndarray | int], grid: int, threads: int, others: tuple[np.ndarray, ...] = ()
+    name: str,
+    arch: str,
+    arguments: list[np.ndarray | int],
+    grid: int,
+    threads: int,
+    others: tuple[np.ndarray, ...] = (),
+    cluster: int = 1,
 ) -> Recorded:
     words = "".join("q" if isinstance(argument, np.ndarray) else "i" for argument in arguments)
     image = _compile(getattr(fault_kernels, name), arch, words)
@@ -97,7 +104,7 @@ def _stand_alone(
         else:
             block += struct.pack("<i", argument)
     memory += [Region(array.ctypes.data, array.nbytes, "operand") for array in others]
-    config = LaunchConfig((grid, 1, 1), (threads, 1, 1), dynamic_shared=96 * 1024)
+    config = LaunchConfig((grid, 1, 1), (threads, 1, 1), dynamic_shared=96 * 1024, cluster=(cluster, 1, 1))
     with record_launches() as launches:
         run(image, block, config, memory)
     return Recorded(launches[0], (arguments, others))
@@ -105,7 +112,9 @@ def _stand_alone(
 
 def _through(arch: str) -> Recorded:
     chunks, width = 14, fault_kernels.CHUNK
-    return _stand_alone("through", arch, [_normal((chunks, width), "f4", 0), _aligned((chunks, width), "f4"), chunks], 2, 160)
+    return _stand_alone(
+        "through", arch, [_normal((chunks, width), "f4", 0), _aligned((chunks, width), "f4"), chunks], 2, 160
+    )
 
 
 def _total(arch: str) -> Recorded:
@@ -115,6 +124,10 @@ def _total(arch: str) -> Recorded:
 
 def _exchange(arch: str) -> Recorded:
     return _stand_alone("exchange", arch, [_normal((7, 64), "f4", 0), _aligned((7, 64), "f4"), 7], 1, 128)
+
+
+def _swap(arch: str) -> Recorded:
+    return _stand_alone("swap", arch, [_normal((4, 5, 64), "f4", 0), _aligned((4, 5, 64), "f4"), 5], 4, 64, cluster=2)
 
 
 def _operands(depth: int) -> list[np.ndarray]:
@@ -170,12 +183,12 @@ def _mega_gemm(arch: str) -> Recorded:
     return _megakernel(ops, arch, 2)
 
 
-def _mega_rms_norm(arch: str) -> Recorded:
+def _mega_decode(arch: str) -> Recorded:
     torch.manual_seed(0)
-    x, y, z = (torch.randn(60, 1024).to(torch.bfloat16) for _ in range(3))
-    weight = torch.randn(1024).to(torch.bfloat16)
-    ops = RMSNormOp.schedule(x=x, weight=weight, y=y) + RMSNormOp.schedule(x=y, weight=weight, y=z)
-    return _megakernel(ops, arch, 3)
+    x, y, c, z = (torch.randn(2, 512).to(torch.bfloat16) for _ in range(4))
+    weight, matrix = torch.randn(512).to(torch.bfloat16), torch.randn(512, 512).to(torch.bfloat16)
+    ops = RMSNormOp.schedule(x=x, weight=weight, y=y) + GemmOp.schedule(a=y, b=matrix, c=c)
+    return _megakernel(ops + RMSNormOp.schedule(x=c, weight=weight, y=z), arch, 3)
 
 
 CASES = {
@@ -184,11 +197,12 @@ CASES = {
         Case("through", ALL, _through),
         Case("total", ALL, _total),
         Case("exchange", ALL, _exchange),
+        Case("swap", ALL, _swap),
         Case("gemm_cp_async", ALL, _gemm_cp_async),
         Case("gemm_wgmma", ("sm_90a",), _gemm_wgmma),
         Case("mega_stream", ("sm_100a",), _mega_stream),
         Case("mega_gemm", ("sm_90a",), _mega_gemm),
-        Case("mega_rms_norm", ("sm_120a",), _mega_rms_norm),
+        Case("mega_decode", ("sm_120a",), _mega_decode),
     )
 }
 
@@ -207,7 +221,7 @@ def main(
 ) -> None:
     """Break kernels and say what was named; exits with 1 if a fault was missed."""
     console = Console()
-    table = Table("kernel", "target", "mutants", "named", "equivalent", "missed", "seconds", "named by")
+    table = Table("kernel", "target", "mutants", "named", "equivalent", "not reached", "missed", "seconds", "named by")
     rows: list[dict[str, object]] = []
     for case in CASES.values():
         if kernel and case.name not in kernel:
@@ -223,7 +237,7 @@ def main(
                 case.name,
                 target,
                 str(len(verdicts)),
-                *(str(outcomes[outcome]) for outcome in ("named", "equivalent", "missed")),
+                *(str(outcomes[outcome]) for outcome in OUTCOMES),
                 f"{time.perf_counter() - started:.0f}",
                 ", ".join(f"{kind} {count}" for kind, count in kinds.most_common()),
             )

@@ -231,7 +231,21 @@ inline void Checker::touch(ShadowCell& cell, uint64_t address, uint32_t bytes, A
             continue;
         }
         const bool before = ordered(a, r, overlap);
-        if (!before && conflict(a.record, r)) race(a, r, address, overlap);
+        if (!before && conflict(a.record, r)) {
+            const bool may_agree = a.plain && (r.flags & kWrites) && !(r.flags & kStrong) &&
+                                   epoch_agent(r.epoch) < kFirstAsyncAgent;
+            if (!may_agree) race(a, r, address, overlap);
+            if (!unsettled_.host) {
+                const uint64_t at = (address & ~15ull) + static_cast<uint32_t>(__builtin_ctz(overlap));
+                unsettled_.access = a;
+                unsettled_.earlier = r;
+                unsettled_.address = address;
+                unsettled_.overlap = overlap;
+                unsettled_.host = a.host + at;
+                unsettled_.bytes = static_cast<uint32_t>(__builtin_popcount(overlap));
+                std::memcpy(unsettled_.before.data(), unsettled_.host, unsettled_.bytes);
+            }
+        }
         // What a warp wrote through the generic proxy, and an asynchronous operation reads or overwrites.
         if ((a.record.flags & kAsyncProxy) && (r.flags & kWrites) && !(r.flags & kAsyncProxy) &&
             epoch_agent(r.epoch) < kFirstAsyncAgent && before) {
@@ -456,18 +470,14 @@ void Checker::race(const Access& a, const AccessRecord& r, uint64_t address, uin
     LocatedFault::Waiting other = place(r.site);
     other.what = format("the earlier %s", noun(r));
     fault.related.push_back(std::move(other));
-    if (!a.plain || r_async || !r_writes || (r.flags & kStrong)) throw fault;
-    if (unsettled_.host) return;
-    unsettled_.fault = std::move(fault);
-    unsettled_.host = a.host + at;
-    unsettled_.bytes = static_cast<uint32_t>(__builtin_popcount(overlap));
-    std::memcpy(unsettled_.before.data(), unsettled_.host, unsettled_.bytes);
+    throw fault;
 }
 
 void Checker::check_unsettled() {
     const uint8_t* host = unsettled_.host;
     unsettled_.host = nullptr;
-    if (std::memcmp(unsettled_.before.data(), host, unsettled_.bytes) != 0) throw unsettled_.fault;
+    if (std::memcmp(unsettled_.before.data(), host, unsettled_.bytes) != 0)
+        race(unsettled_.access, unsettled_.earlier, unsettled_.address, unsettled_.overlap);
 }
 
 void Checker::unfenced(const Access& a, const AccessRecord& r, uint64_t address, uint32_t overlap) {

@@ -125,13 +125,16 @@ private:
         const uint8_t* host = nullptr;  // of address 0; what a plain store writes is compared with what is there
         bool plain = false;             // a store by a warp, followed by settle()
     };
-
     struct Unsettled {
-        Fault fault{FaultKind::race, {}};
+        Access access{};
+        AccessRecord earlier;
+        uint64_t address = 0;
+        uint32_t overlap = 0;
         const uint8_t* host = nullptr;
         uint32_t bytes = 0;
         std::array<uint8_t, 16> before{};
     };
+
     void check_unsettled();
 
     Machine& machine_;
@@ -151,7 +154,7 @@ private:
     void range(Memory& memory, uint64_t address, uint64_t bytes, Access& a);
     template <class Memory>
     void row(Memory& memory, uint64_t address, uint32_t bytes_per_lane, Access& a);
-    void race(const Access& a, const AccessRecord& earlier, uint64_t address, uint32_t overlap);
+    [[noreturn]] void race(const Access& a, const AccessRecord& earlier, uint64_t address, uint32_t overlap);
     [[noreturn]] void unfenced(const Access& a, const AccessRecord& earlier, uint64_t address, uint32_t overlap);
 };
 

@@ -1,9 +1,9 @@
 """Fault injection: every synchronisation instruction of a kernel removed, one at a time.
 
 A checker is worth what it finds. Each mutant of a recorded launch is run in several orders and must be *named* by a
-report. One that no order makes fail is *equivalent* if the instruction is never executed by this launch, or if every
-conflicting pair of accesses stays ordered without it, which the checker itself has then established in each of the
-orders; whoever reads the result judges why. A mutant with another result and no report is *missed*.
+report. One that no order makes fail is *equivalent*: every conflicting pair of accesses stays ordered without it, which
+the checker itself has then established in each of the orders. One that this launch never executes is *not reached*, and
+one with another result and no report is *missed*.
 """
 
 import re
@@ -38,7 +38,7 @@ class Mutant:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a mutant. outcome: "named", "equivalent" or "missed"; by: the kind of report, or the reason."""
+    """What became of a mutant. outcome: "named", "equivalent", "not reached" or "missed"; by: the report's kind."""
 
     mutant: Mutant
     outcome: str
@@ -108,7 +108,7 @@ def judge(launch: RecordedLaunch, mutant: Mutant, expected: tuple[bytes, ...], s
             launch.replay(text=mutant.unreachable, seed=seed, max_instructions=budget)
         except Trap:
             return Verdict(mutant, "equivalent", "every conflicting access stays ordered without it", "")
-    return Verdict(mutant, "equivalent", "never executed by this launch", "")
+    return Verdict(mutant, "not reached", "never executed by this launch", "")
 
 
 def inject(launch: RecordedLaunch, seeds: Sequence[int] = range(4), *, every: int = 1) -> Iterator[Verdict]:

@@ -1,0 +1,31 @@
+"""A sample of `tools/fault_suite.py`; the full suite is a command (docs/fault-suite.md)."""
+
+from __future__ import annotations
+
+import pytest
+
+from fault_suite import CASES, judge
+
+SAMPLE = [
+    ("through", "sm_90a"),
+    ("through", "sm_120a"),
+    ("total", "sm_100a"),
+    ("exchange", "sm_90a"),
+    ("swap", "sm_120a"),
+]
+
+
+@pytest.mark.parametrize(("name", "arch"), [*SAMPLE, ("gemm_cp_async", "sm_100a"), ("gemm_wgmma", "sm_90a")])
+def test_every_fault_of_a_small_kernel_is_named(name: str, arch: str) -> None:
+    verdicts = judge(CASES[name], arch)
+    assert {verdict.outcome for verdict in verdicts} <= {"named", "equivalent"}
+    equivalent = [verdict.mutant.instruction for verdict in verdicts if verdict.outcome == "equivalent"]
+    # The first barrier.cluster of `swap` orders nothing that the second would not.
+    assert [text.split()[0] for text in equivalent] == ["fence.mbarrier_init.release.cluster"] * (name == "swap")
+    assert len(verdicts) >= 3
+
+
+def test_some_faults_of_a_megakernel_are_named() -> None:
+    outcomes = [verdict.outcome for verdict in judge(CASES["mega_stream"], "sm_100a", every=12)]
+    assert "missed" not in outcomes
+    assert outcomes.count("named") > len(outcomes) // 2
