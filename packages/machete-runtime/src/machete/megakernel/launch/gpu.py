@@ -51,4 +51,5 @@ def prepare(artefact: Artefact, device: int, num_sms: int, parameters: Parameter
         stream=stream,
         parameters=parameters.addresses,
         cooperative=True,
+        overlapping=True,
     )
