@@ -1,4 +1,4 @@
-"""Every epilogue of `GemmOp`, alone and composed, for one row (GEMV) and for tiles of many."""
+"""Every epilogue of `GemmOp`, alone and composed, for one row (GEMV), for a few, and for tiles of many."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from machete.megakernel import Fusion, Megakernel
 from machete.megakernel.errors import DtypeError, OverlapError, ScheduleError, ShapeMismatchError, TargetError
 
 TOLERANCE = {torch.bfloat16: 4e-3, torch.float16: 6e-4, torch.float32: 1e-5}
-ROWS = {"gemv": (1, 3), "tiles": (5, 150)}
+ROWS = {"Gemv": (1, 1), "FewRows": (3, 16), "tiles": (17, 150)}
 N, K = 208, 192
 
 
@@ -49,7 +49,8 @@ def test_against_float64(path, steps, run, random, poisoned, error, kind_names) 
     a, b, c = random(m, K, dtype=dtype, scale=0.3), random(N, K, dtype=dtype), poisoned(m, N, dtype=dtype)
     operands = Operands(random, m, dtype)
     kernel = run(GemmOp.schedule(a=a, b=b, c=c, epilogue=[STEPS[step][0](operands) for step in steps.split()]))
-    assert kind_names(kernel)[0].startswith("GemvGemm") == (path == "gemv")
+    assert kind_names(kernel)[0].startswith(("GemvGemm", "FewRowsGemm")) == (path != "tiles")
+    assert kind_names(kernel)[0].startswith(path) == (path != "tiles")
     expected = a.double() @ b.double().T
     for step in steps.split():
         expected = STEPS[step][1](expected, operands)
@@ -71,7 +72,7 @@ def test_batched(run, random, poisoned, error) -> None:
     assert error(c, a.double() @ b.double().mT + residual.double()) < TOLERANCE[torch.bfloat16]
 
 
-@pytest.mark.parametrize("m", [2, 140])
+@pytest.mark.parametrize("m", [1, 2, 140])
 def test_residual_in_place(m, run, random, error, monkeypatch) -> None:
     """The result takes the place of the residual, twice in a row."""
     if m == 140:
@@ -139,5 +140,5 @@ def test_wrong_calls(case: str) -> None:
     ids=["prologue", "combine"],
 )
 def test_tiles_refuse_what_needs_whole_rows(slot, fusion, arch) -> None:
-    with pytest.raises(TargetError, match="at most 4 rows"):
-        Megakernel(product(m=6, **{slot: fusion}), arch=arch)
+    with pytest.raises(TargetError, match="2 to 16 rows"):
+        Megakernel(product(m=17, **{slot: fusion}), arch=arch)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from machete.megakernel.launch import patch
-from machete.megakernel.launch.driver import COOPERATIVE, LaunchAttribute, LaunchConfig, PreparedLaunch, launch_config
+from machete.megakernel.launch.driver import LaunchAttribute, LaunchConfig, PreparedLaunch, launch_config
 from machete.megakernel.launch.simulator import find_simulator
 
 
@@ -54,7 +54,7 @@ def test_launch_config_is_that_of_the_driver() -> None:
     theirs.sharedMemBytes = 200_000
     theirs.hStream = driver.CUstream(0x1234)
     theirs.attrs, theirs.numAttrs = [attribute], 1
-    ours = launch_config(132, 384, 200_000, 0x1234, COOPERATIVE)
+    ours = launch_config(132, 384, 200_000, 0x1234, cooperative=True)
     attributes = LaunchConfig.attributes.offset
     pointer = slice(attributes, attributes + 8)
     mine, other = bytearray(bytes(ours)), bytearray(ctypes.string_at(theirs.getPtr(), ctypes.sizeof(LaunchConfig)))

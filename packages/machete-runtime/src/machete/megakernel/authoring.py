@@ -1,7 +1,7 @@
 """What the author of an op calls in device code, beside the DSL itself."""
 
 from .device.kernel import COMPUTE_THREADS, COMPUTE_WARPS, sync_compute_threads
-from .device.ptx import global_pointer, lane_index, shared_pointer
+from .device.ptx import global_pointer, lane_index, shared_pointer, store_tagged, take_tagged
 
 __all__ = [
     "COMPUTE_THREADS",
@@ -9,5 +9,7 @@ __all__ = [
     "global_pointer",
     "lane_index",
     "shared_pointer",
+    "store_tagged",
     "sync_compute_threads",
+    "take_tagged",
 ]

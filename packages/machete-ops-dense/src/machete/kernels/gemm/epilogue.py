@@ -2,7 +2,7 @@
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int64, const_expr
+from cutlass import BFloat16, Float32, Int64, Uint32, const_expr
 
 CHUNK = 16  # blocks whose epilogue operands are fetched together, so that their latencies overlap
 
@@ -50,7 +50,7 @@ def store_fragment(c, batch, row, column, accumulators, blocks: cutlass.Constexp
         for begin in cutlass.range_constexpr(0, blocks, CHUNK):
             count = min(CHUNK, blocks - begin)
             first = column + begin * 8 + lane % 4 * 2
-            fetched = [_fetch_pair(c, epilogue, batch, own_row, first + block * 8) for block in range(count)]
+            fetched = [fetch_pair(c, epilogue, batch, own_row, first + block * 8) for block in range(count)]
             for block in cutlass.range_constexpr(count):
                 index = (begin + block) * 4 + half * 2
                 pair = [accumulators[index], accumulators[index + 1]]
@@ -60,7 +60,79 @@ def store_fragment(c, batch, row, column, accumulators, blocks: cutlass.Constexp
                 store_pair(c, batch, own_row, first + block * 8, pair[0], pair[1])
 
 
-def _fetch_pair(c, epilogue, batch, row, column):
+@cute.jit
+def stage_fragment(
+    c,
+    address,
+    own_row,
+    own_chunk,
+    batch,
+    row,
+    column,
+    accumulators,
+    first: cutlass.Constexpr,
+    blocks: cutlass.Constexpr,
+    epilogue: cutlass.Constexpr = (),
+):
+    """Write `blocks` 16x8 blocks from number `first` on to shared memory, rounded, for TMA to store.
+
+    Shared memory at `address` holds rows of 128 bytes, 64 columns of 16 bits, with the 128-byte swizzle; the blocks are
+    its rows from `own_row` on, in 16-byte chunks from `own_chunk` on. They are c[batch, row + own_row:, column:];
+    `epilogue` applies before.
+    """
+    lane = cute.arch.thread_idx()[0] % 32
+    dtype = c.element_type
+    fetched = [
+        [
+            fetch_pair(c, epilogue, batch, row + own_row + lane // 4 + half * 8, column + block * 8 + lane % 4 * 2)
+            for half in range(2)
+        ]
+        for block in range(blocks)
+    ]
+    # stmatrix takes four 8x8 blocks: lane l gives the address of row l % 8 of block l / 8.
+    target_row = own_row + lane % 16
+    for block in cutlass.range_constexpr(0, blocks, 2):
+        words = []
+        for neighbour in cutlass.range_constexpr(2):
+            for half in cutlass.range_constexpr(2):
+                index = (first + block + neighbour) * 4 + half * 2
+                pair = [accumulators[index], accumulators[index + 1]]
+                for position in cutlass.range_constexpr(len(epilogue)):
+                    for i in cutlass.range_constexpr(2):
+                        held = fetched[block + neighbour][half][i][position]
+                        pair[i] = epilogue[position].apply(pair[i], held)
+                words.append(rounded_pair(dtype, pair[0], pair[1]))
+        chunk = (own_chunk + block + lane // 16) ^ (target_row % 8)
+        _store_matrices(address + (target_row * 128 + chunk * 16), words)
+
+
+def rounded_pair(dtype, low, high):
+    """Two float32 values as one word of two 16-bit ones (cvt.rn)."""
+    name = "bf16x2" if dtype is BFloat16 else "f16x2"
+    return cute.arch.inline_ptx(
+        f"cvt.rn.{name}.f32 {{$w0}}, {{$r1}}, {{$r0}};", write_only_types=[Uint32], read_only_args=[low, high]
+    )
+
+
+def unpacked_pair(dtype, word):
+    """The two float32 values of a word of 16-bit ones."""
+    if dtype is BFloat16:
+        code = "shl.b32 low, {$r0}, 16; and.b32 high, {$r0}, 0xffff0000;"
+        code = "{ .reg .b32 low, high; " + code + " mov.b32 {$w0}, low; mov.b32 {$w1}, high; }"
+    else:
+        code = "{ .reg .b16 low, high; mov.b32 {low, high}, {$r0}; cvt.f32.f16 {$w0}, low; cvt.f32.f16 {$w1}, high; }"
+    return cute.arch.inline_ptx(code, write_only_types=[Float32, Float32], read_only_args=[word])
+
+
+def _store_matrices(address, words) -> None:
+    """stmatrix.x4: four 8x8 blocks of 16-bit elements."""
+    cute.arch.inline_ptx(
+        "stmatrix.sync.aligned.m8n8.x4.shared::cta.b16 [{$r0}], {{$r1}, {$r2}, {$r3}, {$r4}};",
+        read_only_args=[address, *words],
+    )
+
+
+def fetch_pair(c, epilogue, batch, row, column):
     """What the epilogues read for c[batch, row, column] and its right neighbour.
 
     Beyond the edges they read the last row and column: loads without branches are all on their way at once.

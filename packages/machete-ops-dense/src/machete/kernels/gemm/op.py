@@ -24,6 +24,7 @@ TMA_ALIGNMENT = 16
 L2_REUSE = 8  # how often a panel of an operand is read while it is in L2, roughly
 TILE_K = 64  # 128 bytes of a 16-bit type: one swizzle atom, and one page holds 128 rows of it
 _OPERAND_DTYPES = (torch.bfloat16, torch.float16)
+Tensors = Mapping[str, tuple[torch.dtype | None, tuple[str, ...]]]
 _RESULT_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 
@@ -37,9 +38,9 @@ class GemmOp(Op):
     Targets: sm_90a with wgmma, sm_100a and sm_120a with mma.sync.
     """
 
-    reads = {"a": (None, ("B", "M", "K")), "b": (None, ("B", "N", "K"))}
-    writes = {"c": (None, ("B", "M", "N"))}
-    tile = ("B", "M", "N")
+    reads: ClassVar[Tensors] = {"a": (None, ("B", "M", "K")), "b": (None, ("B", "N", "K"))}
+    writes: ClassVar[Tensors] = {"c": (None, ("B", "M", "N"))}
+    tile: ClassVar[tuple[str, ...]] = ("B", "M", "N")
     resizable: ClassVar[tuple[str, ...]] = ("B", "M", "N", "K")
     fusions = {
         "prologue": {"batch": "B", "rows": "M", "columns": "K"},
@@ -66,7 +67,7 @@ class GemmOp(Op):
             prologue: applied to a as it is loaded, such as `RmsNormOnLoad`.
             combine: a second product to combine with the first, such as `GluPair`.
             epilogue: applied to each result in this order, such as `Bias`, `Activation`, `ResidualAdd`.
-            tile_n: columns of c per tile, 64, 128 or 256; chosen from the shape when left out.
+            tile_n: columns of c per tile, 64, 128 or 256; left out, the one for which `tile_times` expects the least time.
         """
         for name, x in (("a", a), ("b", b), ("c", c)):
             if not isinstance(x, torch.Tensor):
@@ -87,7 +88,7 @@ class GemmOp(Op):
                 fix="use (M, K), (N, K), (M, N), or put a batch dim in front of all three",
             )
         if tile_n is None:
-            tile_n = _choose_tile_n(c)
+            tile_n = _choose_tile_n(a, c)
         fusions = {
             "prologue": [prologue] if prologue is not None else [],
             "combine": [combine] if combine is not None else [],
@@ -146,9 +147,9 @@ class GemmOp(Op):
     @classmethod
     def takes_whole_rows(cls, op: ScheduledOp) -> bool:
         """Whether the product takes fusions that need whole rows of a: prologues, and combining two products."""
-        from . import gemv
+        from . import few_rows, gemv
 
-        return gemv.fits(op)
+        return few_rows.fits(op) or gemv.fits(op)
 
     @classmethod
     def cost(cls, op: ScheduledOp) -> tuple[float, float]:
@@ -160,16 +161,17 @@ class GemmOp(Op):
 
     @classmethod
     def lower(cls, target: Target, op: ScheduledOp) -> ScheduledOp:
-        from . import gemv
+        from . import few_rows, gemv, wgmma
         from .mma_sync import MmaSyncGemm
-        from .wgmma import WgmmaGemm
 
         op = super().lower(target, op)
+        if few_rows.fits(op):
+            return few_rows.lowered(op)
         if gemv.fits(op):
             return gemv.lowered(op)
         _refuse_unsupported_fusions(op, target)
         if target.name == "sm_90a":
-            return replace(op, op=WgmmaGemm.fused(op.op.fusion_types))
+            return wgmma.lowered(op)
         # Two warps side by side cover 128 columns at most with the accumulators in registers.
         tile_sizes = {**op.tile_sizes, "N": min(op.tile_sizes["N"], 128)}
         op = replace(op, op=MmaSyncGemm.fused(op.op.fusion_types), tile_sizes=tile_sizes)
@@ -178,14 +180,14 @@ class GemmOp(Op):
 
 def _refuse_unsupported_fusions(op: ScheduledOp, target: Target) -> None:
     """Norm on load and GLU pairs need whole rows of a at hand, which tiles of many rows do not have yet."""
-    from . import gemv
+    from . import few_rows, gemv
 
     for slot, _, kind in op.op.fusion_types:
         if slot != "epilogue":
             raise TargetError(
                 what=f"{kind.__name__} as {slot} of a GemmOp with M = {op.extents['M']}",
                 where=f"{op} on {target.name}",
-                why=f"it is there where {gemv.LIMITS}",
+                why=f"it is there where {few_rows.LIMITS}, and where {gemv.LIMITS}",
                 fix="schedule it as an op of its own before or after the product",
             )
 
@@ -200,10 +202,24 @@ def gemm_pipeline(tile_n: int, stages: int) -> PipelineSpec:
     return PipelineSpec.streaming(input_stages=stages, stage_pages=operand_pages(tile_n), page_bytes=PAGE_BYTES)
 
 
-def _choose_tile_n(c: torch.Tensor) -> int:
-    """The widest tile that still gives every SM of a large card work."""
+#: µs of one K step of a 128-row tile, by its columns, with all SMs of an H200 at it (benchmarks/gemm.py). A narrow tile
+#: is hardly faster than one of 128 columns: operands on their way to shared memory are the limit, not the products.
+STEP_US = {256: 0.66, 128: 0.37, 64: 0.34}
+TILE_US = 1.0  # of every tile, beside its K steps
+SMS = 132
+
+
+def tile_times(m: int, n: int, k: int, batch: int = 1) -> dict[int, float]:
+    """Expected µs of a product for each tile_n: full rounds of tiles over all SMs. The best one is the default."""
+    steps = -(-k // TILE_K)
+    rows = batch * -(-m // TILE_M)
+    return {
+        columns: -(-rows * -(-n // columns) // SMS) * (steps * step_us + TILE_US)
+        for columns, step_us in STEP_US.items()
+    }
+
+
+def _choose_tile_n(a: torch.Tensor, c: torch.Tensor) -> int:
     batch, m, n = c.shape
-    for tile_n in (256, 128):
-        if batch * -(-m // TILE_M) * -(-n // tile_n) >= 128:
-            return tile_n
-    return 64
+    times = tile_times(m, n, a.shape[2], batch)
+    return min(times, key=times.__getitem__)

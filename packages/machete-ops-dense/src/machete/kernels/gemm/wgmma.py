@@ -1,26 +1,58 @@
-"""sm_90a: each of the two compute warpgroups multiplies 64 rows of the tile with wgmma, straight from the ring."""
+"""sm_90a: wgmma, straight from the ring. The two compute warpgroups multiply 64 rows of the tile each, or, for tiles of
+no more than 64 rows, half of the columns each.
+
+A result of 16-bit elements in rows that TMA can step over leaves through the ring, too: it takes the place of the
+tile's last operands, and the storer copies it out while the next tile is multiplied. Others are stored from registers.
+"""
+
+from dataclasses import replace
+from types import MappingProxyType
 
 import cutlass
 import cutlass.cute as cute
 import cutlass.utils.hopper_helpers as hopper
-from cutlass import Float32
+from cutlass import Float32, Int32, const_expr
 from cutlass.cute.nvgpu import OperandMajorMode, warpgroup
 from cutlass.tensor_utils import LayoutEnum
 
-from machete.megakernel import PipelineSpec, ScheduledOp
+from machete.megakernel import PipelineSpec, ScheduledOp, TmaBox
+from machete.megakernel.authoring import sync_compute_threads
 
-from .epilogue import store_fragment
-from .load import OperandLoader
-from .op import PAGE_BYTES, TILE_K, GemmOp, gemm_pipeline, operand_pages
+from .epilogue import stage_fragment, store_fragment
+from .load import OperandLoader, k_steps
+from .op import PAGE_BYTES, TILE_K, TMA_ALIGNMENT, GemmOp, gemm_pipeline, operand_pages
 
 WARPGROUP_ROWS = 64
+PANEL_TILES = 16  # 132 tiles of 128 x 256 in panels of 16 are about square: they read the least
 RING_PAGES = 12
+BOX_COLUMNS = 64  # of a 16-bit result: one swizzle atom, a page of 128 rows
+PART_COLUMNS = 2 * BOX_COLUMNS  # in the pages of one stage
+
+
+def lowered(op: ScheduledOp) -> ScheduledOp:
+    """The op as this path runs it."""
+    if op.extents["M"] <= WARPGROUP_ROWS:
+        tile_sizes = {**op.tile_sizes, "M": WARPGROUP_ROWS}
+        op = replace(op, tile_sizes=tile_sizes)
+    c = op.infos["c"]
+    steps = [info for axis, info in enumerate(c.strides[:-1]) if c.shape[axis] > 1]
+    by_tma = (
+        c.itemsize == 2
+        and c.unit_inner
+        and not c.is_empty
+        and c.alignment >= TMA_ALIGNMENT
+        and all(stride * c.itemsize % TMA_ALIGNMENT == 0 for stride in steps)
+    )
+    kind = (WgmmaTmaStoreGemm if by_tma else WgmmaGemm).fused(op.op.fusion_types)
+    op = replace(op, op=kind)
+    return replace(op, boxes=kind.descriptors(op))
 
 
 class WgmmaGemm(OperandLoader, GemmOp):
     """One 128 x tile_n tile; K steps of 64; the previous step is released while the next one multiplies."""
 
     targets = ("sm_90a",)
+    panels = MappingProxyType({"M": PANEL_TILES})
     pipeline = gemm_pipeline(256, RING_PAGES // operand_pages(256))
 
     @classmethod
@@ -30,6 +62,28 @@ class WgmmaGemm(OperandLoader, GemmOp):
 
     @cute.jit
     def compute(self, ring, tile_B, tile_M, tile_N, c, epilogue):
+        tCrC, stages = self._product(ring)
+        for stage in stages:
+            ring.release(stage)
+        own_row, own_column = self._corner()
+        row, column = tile_M * self.tile_size_M + own_row, tile_N * self.tile_size_N + own_column
+        store_fragment(c, tile_B, row, column, tCrC, self.group_columns // 8, epilogue)
+
+    @property
+    def group_columns(self) -> int:
+        """Columns that a warpgroup multiplies."""
+        return self.tile_size_N * self.tile_size_M // (2 * WARPGROUP_ROWS)
+
+    def _corner(self):
+        """First row and column of the warp in the tile."""
+        warp = cute.arch.make_warp_uniform(cute.arch.thread_idx()[0] // 32)
+        if self.tile_size_M == WARPGROUP_ROWS:
+            return warp % 4 * 16, warp // 4 * self.group_columns
+        return warp * 16, Int32(0)
+
+    @cute.jit
+    def _product(self, ring):
+        """The warpgroup's accumulators, and the last stages of the ring, which nobody has released yet."""
         group = cute.arch.make_warp_uniform(cute.arch.thread_idx()[0] // 128)
         mma = hopper.make_trivial_tiled_mma(
             self.a_dtype,
@@ -38,37 +92,46 @@ class WgmmaGemm(OperandLoader, GemmOp):
             OperandMajorMode.K,
             Float32,
             (1, 1, 1),
-            tiler_mn=(WARPGROUP_ROWS, self.tile_size_N),
+            tiler_mn=(WARPGROUP_ROWS, self.group_columns),
         )
         slice_ = mma.get_slice(0)
-        sA = self._operand(ring, self.a_dtype, WARPGROUP_ROWS, group * (WARPGROUP_ROWS * TILE_K * 2))
-        sB = self._operand(ring, self.b_dtype, self.tile_size_N, PAGE_BYTES)
+        rows = Int32(0) if self.tile_size_M == WARPGROUP_ROWS else group * WARPGROUP_ROWS
+        columns = group * self.group_columns if self.tile_size_M == WARPGROUP_ROWS else Int32(0)
+        sA = self._operand(ring, self.a_dtype, WARPGROUP_ROWS, rows * (TILE_K * 2))
+        sB = self._operand(ring, self.b_dtype, self.group_columns, columns * (TILE_K * 2) + PAGE_BYTES)
         tCrA = mma.make_fragment_A(slice_.partition_A(sA))
         tCrB = mma.make_fragment_B(slice_.partition_B(sB))
-        tCrC = cute.make_rmem_tensor(mma.partition_shape_C((WARPGROUP_ROWS, self.tile_size_N)), Float32)
+        tCrC = cute.make_rmem_tensor(mma.partition_shape_C((WARPGROUP_ROWS, self.group_columns)), Float32)
         tCrC.fill(0.0)
         mma.set(warpgroup.Field.ACCUMULATE, True)
-
-        if self.K > 0:  # it may be smaller in a run than it was planned
-            self._accumulate(ring, mma, tCrC, tCrA, tCrB)
-
-        warp = cute.arch.make_warp_uniform(cute.arch.thread_idx()[0] // 32)
-        row = tile_M * self.tile_size_M + warp * 16
-        store_fragment(c, tile_B, row, tile_N * self.tile_size_N, tCrC, self.tile_size_N // 8, epilogue)
+        stages = self._accumulate(ring, mma, tCrC, tCrA, tCrB)
+        return tCrC, stages
 
     @cute.jit
     def _accumulate(self, ring, mma, tCrC, tCrA, tCrB):
-        """Multiply all steps of K, each released when the one after it has been issued."""
-        previous = ring.wait()
-        self._multiply(mma, tCrC, tCrA, tCrB, previous.page)
-        for _ in cutlass.range(1, (self.K + TILE_K - 1) // TILE_K, unroll=1):
+        """Multiply all steps of K, each released when the one after it has been issued; returns the stages kept."""
+        steps = k_steps(self.K)
+        before = previous = ring.wait()
+        if steps > 0:  # K may be smaller in a run than it was planned
+            self._multiply(mma, tCrC, tCrA, tCrB, previous.page)
+        for step in cutlass.range(1, steps, unroll=1):
             stage = ring.wait()
             self._multiply(mma, tCrC, tCrA, tCrB, stage.page)
             warpgroup.wait_group(1)
-            ring.release(previous)
+            if const_expr(self.kept_stages == 1):
+                ring.release(previous)
+            else:
+                if step < steps - 1:
+                    ring.release(previous)
+            before = previous
             previous = stage
+        for _ in cutlass.range(cutlass.max(steps, 1), self.kept_stages, unroll=1):
+            before = previous
+            previous = ring.wait()
         warpgroup.wait_group(0)
-        ring.release(previous)
+        if const_expr(self.kept_stages == 1):
+            return [previous]
+        return [before, previous]
 
     def _operand(self, ring, dtype, rows: int, offset):
         """`rows` x TILE_K of every page of the ring, in the layout TMA wrote; the last mode is the page."""
@@ -83,3 +146,57 @@ class WgmmaGemm(OperandLoader, GemmOp):
         for block in cutlass.range_constexpr(TILE_K // 16):
             cute.gemm(mma, tCrC, tCrA[None, None, block, page], tCrB[None, None, block, page], tCrC)
         warpgroup.commit_group()
+
+
+class WgmmaTmaStoreGemm(WgmmaGemm):
+    """The same with a result that TMA stores, 128 columns in the pages of one stage."""
+
+    pipeline = replace(WgmmaGemm.pipeline, output_stages=2)
+
+    @classmethod
+    def pipeline_of(cls, op: ScheduledOp) -> PipelineSpec:
+        return replace(super().pipeline_of(op), output_stages=2)
+
+    @classmethod
+    def descriptors(cls, op: ScheduledOp):
+        return {**super().descriptors(op), "c": TmaBox((1, op.tile_sizes["M"], BOX_COLUMNS), swizzle=128)}
+
+    @property
+    def kept_stages(self) -> int:
+        """Stages at the end of a tile whose pages take the result."""
+        return -(-self.tile_size_N // PART_COLUMNS)
+
+    @cute.jit
+    def compute(self, ring, tile_B, tile_M, tile_N, c, epilogue):
+        tCrC, stages = self._product(ring)
+        sync_compute_threads()  # both warpgroups have read their operands
+        own_row, own_column = self._corner()
+        row, column = tile_M * self.tile_size_M, tile_N * self.tile_size_N + own_column
+        for begin in cutlass.range_constexpr(0, self.group_columns, BOX_COLUMNS):
+            count = min(BOX_COLUMNS, self.group_columns - begin)
+            address, chunk = self._place(stages, begin, own_column)
+            place = (tile_B, row, column + begin)
+            stage_fragment(c, address, own_row, chunk, *place, tCrC, begin // 8, count // 8, epilogue)
+        for stage in stages:
+            ring.forward(stage)
+
+    def _place(self, stages, begin: int, own_column):
+        """Where the warpgroup's columns from `begin` on go: address of the box, and the 16-byte chunk in its rows."""
+        if self.tile_size_M > WARPGROUP_ROWS:
+            part, first = divmod(begin, PART_COLUMNS)
+            return stages[part].address + first // BOX_COLUMNS * PAGE_BYTES, Int32(0)
+        if self.kept_stages == 1:
+            first = own_column + begin
+            return stages[0].address + first // BOX_COLUMNS * PAGE_BYTES, first % BOX_COLUMNS // 8
+        address = cutlass.select_(own_column == 0, stages[0].address, stages[1].address)
+        return address + begin // BOX_COLUMNS * PAGE_BYTES, Int32(0)
+
+    @cute.jit
+    def store(self, ring, tile_B, tile_M, tile_N, tma_c):
+        for part in cutlass.range_constexpr(self.kept_stages):
+            stage = ring.wait()
+            first = part * PART_COLUMNS
+            for box in cutlass.range_constexpr(min(PART_COLUMNS, self.tile_size_N - first) // BOX_COLUMNS):
+                column = tile_N * self.tile_size_N + (first + box * BOX_COLUMNS)
+                ring.store_tile(stage, tma_c, (tile_B, tile_M * self.tile_size_M, column), offset=box * PAGE_BYTES)
+            ring.release(stage)

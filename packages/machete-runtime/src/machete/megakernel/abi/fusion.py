@@ -39,7 +39,8 @@ class Fusion:
         GemmOp.schedule(a=x, b=w, c=y, epilogue=[ResidualAdd(residual=h)])
 
     What methods a slot calls is said by the op that has it. In device code `self.<tensor>` is the tensor and
-    `self.<name>` a compile-time value.
+    `self.<name>` a compile-time value; `self.tma_<tensor>` is its descriptor, where the op's
+    `descriptors` has one for it.
 
     Attributes:
         reads: tensor name to (dtype or None, dims); the slot says which of the op's dims "batch", "rows", "columns" and

@@ -80,6 +80,8 @@ class Op:
             others had finished reading; dependents start without another barrier.
         irregular: tiles take times that follow from data, so a plan may hand them out while the kernel runs.
         throttled: `load` streams from memory at the card's rate, so the framework limits the bytes in flight.
+        panels: a tiled dim and a number of tiles along it: SMs get that many neighbours along this dim, then the ones
+            beside them, so that tiles which run at the same time read the same operands.
         fusions: slots for prologues and epilogues: slot to what its "batch", "rows" and "columns" are among the dims.
         abi: the version of the Op ABI that the op was written for.
 
@@ -99,6 +101,7 @@ class Op:
     throttled: ClassVar[bool] = False
     first_warp_writes: ClassVar[bool] = False
     early: ClassVar[tuple[str, ...]] = ()
+    panels: ClassVar[Mapping[str, int]] = MappingProxyType({})
     fusions: ClassVar[Mapping[str, Mapping[str, str]]] = MappingProxyType({})
 
     #: Fusions that this class has in its slots, made by `fused`.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -43,6 +43,27 @@ class ScheduledOp:
 
     def __str__(self) -> str:
         return f"{self.op.__name__}({', '.join(map(str, self.infos.values()))})"
+
+    def with_tensors(
+        self, op: type[Op], tensors: Mapping[str, torch.Tensor], **changes: Mapping[str, Any]
+    ) -> ScheduledOp:
+        """The op as `op`, a class that declares more tensors, of dims of its own: for `Op.lower`.
+
+        Arguments:
+            tensors: name to tensor, such as a `temporary`.
+            changes: other attributes that change, as for `dataclasses.replace`.
+        """
+        infos = {name: TensorInfo.of(name, tensor) for name, tensor in tensors.items()}
+        dims = {name: op.declaration.tensors[name].dims for name in tensors}
+        extents = {dim: extent for name in tensors for dim, extent in zip(dims[name], infos[name].shape, strict=True)}
+        return replace(
+            self,
+            op=op,
+            tensors={**self.tensors, **tensors},
+            infos={**self.infos, **infos},
+            extents={**self.extents, **extents},
+            **changes,
+        )
 
     @property
     def pipeline(self) -> PipelineSpec | None:

@@ -125,6 +125,12 @@ class BoundOp:
         )
         return cute.make_tensor(pointer, cute.make_layout(shape, stride=strides))
 
+    def handle(self, name: str) -> TmaHandle:
+        """The TMA descriptor of tensor `name`."""
+        kind = self._kind
+        box = tuple(kind.descriptors[name].box)
+        return TmaHandle(self.field(Int64, f"tma_{name}"), box, kind.tensors[name].dtype.itemsize)
+
     def instance(self):
         """The `self` of the op's methods: configuration as constants, extents as runtime values."""
         kind = self._kind
@@ -137,8 +143,11 @@ class BoundOp:
         return op
 
     def _fusion(self, slot: str, position: int, fusion_type: type[Fusion]) -> Fusion:
-        """A fusion as its device functions see it: its tensors and its configuration."""
-        values = {name: self.tensor(tensor_name(slot, position, name)) for name in fusion_type.reads}
+        """A fusion as its device functions see it: its tensors, their TMA descriptors, and its configuration."""
+        names = {name: tensor_name(slot, position, name) for name in fusion_type.reads}
+        values: dict[str, Any] = {name: self.tensor(full) for name, full in names.items()}
+        described = self._kind.descriptors
+        values |= {f"tma_{name}": self.handle(full) for name, full in names.items() if full in described}
         prefix = f"{slot}{position}."
         values |= {
             name.removeprefix(prefix): value for name, value in self._kind.config.items() if name.startswith(prefix)
@@ -186,8 +195,5 @@ class BoundOp:
             elif name in kind.scalars:
                 arguments[name] = self.field(element_type(kind.scalars[name]), f"scalar_{name}")
             else:
-                tensor = name.removeprefix("tma_")
-                box = kind.descriptors[tensor]
-                itemsize = kind.tensors[tensor].dtype.itemsize
-                arguments[name] = TmaHandle(self.field(Int64, name), tuple(box.box), itemsize)
+                arguments[name] = self.handle(name.removeprefix("tma_"))
         return arguments

@@ -56,10 +56,8 @@ class PersistentKernel:
         layout: SharedLayout,
         throttle: Throttle,
         hooks: Hooks | None = None,
-        programmatic: bool = False,
     ) -> None:
         self.hooks = hooks
-        self.programmatic = programmatic
         self.kinds, self.layout, self.throttle = kinds, layout, throttle
         self.loads = any("load" in kind.declaration.phases for kind in kinds)
         self.stores = any("store" in kind.declaration.phases for kind in kinds)
@@ -463,10 +461,20 @@ class PersistentKernel:
 
     @cute.jit
     def _acquire_descriptors(self, descriptors, num_descriptors):
-        """The warp sees the descriptors that the host has written."""
-        for index in cutlass.range(ptx.lane_index(), num_descriptors, 32, unroll=1):
+        """The warp sees the descriptors that the host has written; the first ones are on their way."""
+        lane = ptx.lane_index()
+        for index in cutlass.range(lane, num_descriptors, 32, unroll=1):
             ptx.fence_descriptor(descriptors + Int64(index) * 128)
+        if lane < num_descriptors:
+            ptx.prefetch_descriptor(descriptors + Int64(lane) * 128)
         cute.arch.sync_warp()
+
+    @cute.jit
+    def _prefetch_records(self, records, end):
+        """Records of the first ops: nobody knows yet which one is needed, but at the start each wait counts."""
+        line = records + Int64(ptx.lane_index()) * 128
+        if line < end:
+            ptx.prefetch(line)
 
     @cute.kernel
     def kernel(
@@ -487,18 +495,20 @@ class PersistentKernel:
         warp = cute.arch.make_warp_uniform(thread // 32)
         cta = cute.arch.block_idx()[0]
         base = Int32(cute.arch.get_dyn_smem(cutlass.Uint8, alignment=1024).toint())
-        if thread == 0:
-            self._init_barriers(base)
-            alarm = counters + Int64(num_counters + 1) * self.layout.counter_bytes
-            prepare_alarm(base + self.layout.alarm_offset, alarm, report, patience, cta)
-        cute.arch.sync_threads()
-        if const_expr(self.programmatic):
-            # The next kernel may set itself up beside this one; this one touches nothing before the last has ended.
-            cute.arch.griddepcontrol_launch_dependents()
-            cute.arch.griddepcontrol_wait()
         queue = Int32(0) if const_expr(self.layout.one_queue) else cta
         begin = ptx.global_word(Int32, queue_begin + Int64(queue) * 4)
         end = ptx.global_word(Int32, queue_begin + Int64(queue + 1) * 4)
+        # What the plan alone decides has been there since the kernel was made; all else may still be on its way.
+        ptx.let_next_kernel_start()
+        if thread == 0:
+            self._init_barriers(base)
+        ptx.await_kernel_before()
+        if thread == 0:
+            alarm = counters + Int64(num_counters + 1) * self.layout.counter_bytes
+            prepare_alarm(base + self.layout.alarm_offset, alarm, report, patience, cta)
+        if warp == WATCHER:
+            self._prefetch_records(records, descriptors)
+        cute.arch.sync_threads()
         # The first counter is the number of CTAs that have finished; dependencies count from the second on. The last
         # one hands out the rows of a queue that all CTAs share.
         dependency_counters = counters + Int64(self.layout.counter_bytes)

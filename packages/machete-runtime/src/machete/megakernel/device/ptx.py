@@ -202,6 +202,52 @@ def counter_fetch_add(address) -> Uint32:
     )
 
 
+# Polls of a tag before a hand-over inside an op counts as lost: some ten seconds, far beyond any legitimate wait.
+TAG_TRIES = 20_000_000
+
+
+def store_tagged(address, first, second) -> None:
+    """Store two float32 values to global memory (16-byte aligned, 16 bytes), each in one word with a tag.
+
+    `take_tagged` of another SM may wait for them: there is no other synchronisation, and no fence.
+    """
+    _ptx(
+        "{ .reg .b64 first, second; .reg .b32 tag; mov.b32 tag, 1;"
+        " mov.b64 first, {{$r1}, tag}; mov.b64 second, {{$r2}, tag};"
+        " st.relaxed.gpu.global.v2.b64 [{$r0}], {first, second}; }",
+        read_only_args=[address, first, second],
+    )
+
+
+def take_tagged(address):
+    """Wait for the two float32 values that `store_tagged` stores to `address`, and put zeros in their place."""
+    return _ptx(
+        """{
+.reg .pred done;
+.reg .b64 first, second;
+.reg .b32 tries, tag, other;
+mov.u32 tries, 0;
+LAB_RETRY:
+ld.relaxed.gpu.global.v2.b64 {first, second}, [{$r0}];
+mov.b64 {{$w0}, tag}, first;
+mov.b64 {{$w1}, other}, second;
+and.b32 tag, tag, other;
+setp.ne.u32 done, tag, 0;
+@done bra LAB_DONE;
+add.u32 tries, tries, 1;
+setp.gt.u32 done, tries, %d;
+@done trap;
+bra LAB_RETRY;
+LAB_DONE:
+mov.b64 first, 0;
+st.relaxed.gpu.global.v2.b64 [{$r0}], {first, first};
+}"""
+        % TAG_TRIES,
+        write_only_types=[cutlass.Float32, cutlass.Float32],
+        read_only_args=[address],
+    )
+
+
 def fence_async() -> None:
     """fence.proxy.async: orders generic and asynchronous accesses, in shared and in global memory."""
     _ptx("fence.proxy.async;")
@@ -215,6 +261,26 @@ def fence_async_shared() -> None:
 def fence_descriptor(address) -> None:
     """fence.proxy.tensormap acquire: a descriptor at this address may have been rewritten since the last launch."""
     _ptx("fence.proxy.tensormap::generic.acquire.sys [{$r0}], 128;", read_only_args=[address])
+
+
+def let_next_kernel_start() -> None:
+    """griddepcontrol.launch_dependents: CTAs of a kernel that was launched for it may take SMs that become free."""
+    _ptx("griddepcontrol.launch_dependents;")
+
+
+def await_kernel_before() -> None:
+    """griddepcontrol.wait: what the kernels before on the stream have written is there; a no-op without overlap."""
+    _ptx("griddepcontrol.wait;")
+
+
+def prefetch(address) -> None:
+    """prefetch.global.L2: the cache line of a global address."""
+    _ptx("prefetch.global.L2 [{$r0}];", read_only_args=[address])
+
+
+def prefetch_descriptor(address) -> None:
+    """prefetch.tensormap: a descriptor, to where copies look for it."""
+    _ptx("prefetch.tensormap [{$r0}];", read_only_args=[address])
 
 
 def bulk_load(shared, source, nbytes, barrier) -> None:

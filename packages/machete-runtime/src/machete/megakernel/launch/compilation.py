@@ -32,7 +32,7 @@ def artefact_of(
 ) -> Artefact:
     """The code for these kinds. Code with a tracer's hooks is compiled each time, and kept nowhere.
 
-    `programmatic` code waits itself for the kernel ahead of it in its stream.
+    A `programmatic` kernel is launched without all its CTAs resident together.
     """
     if hooks is not None:
         with _lock:

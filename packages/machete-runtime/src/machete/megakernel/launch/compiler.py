@@ -58,7 +58,7 @@ def compile_kernel(
     with tempfile.TemporaryDirectory(prefix="machete-compile-") as folder:
         with recorder.recording():
             compiled = cute.compile(
-                PersistentKernel(kinds, layout, target.throttle, hooks, programmatic).launch,
+                PersistentKernel(kinds, layout, target.throttle, hooks).launch,
                 *arguments,
                 options=f"--gpu-arch {target.name} {flags} --dump-dir {folder}",
             )

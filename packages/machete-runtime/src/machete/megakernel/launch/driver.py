@@ -10,9 +10,8 @@ from typing import Any
 
 from machete.megakernel.abi.errors import LaunchError
 
-COOPERATIVE = 2  # CU_LAUNCH_ATTRIBUTE_COOPERATIVE: all CTAs are resident at a time, or none
-#: CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION: it may start before the kernel ahead of it has ended.
-PROGRAMMATIC = 6
+_COOPERATIVE = 2  # CU_LAUNCH_ATTRIBUTE_COOPERATIVE
+_OVERLAPPING = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 _INVALID_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT: this thread has not used CUDA yet
 
 
@@ -35,13 +34,20 @@ class LaunchConfig(ctypes.Structure):
     )
 
 
-def launch_config(grid: int, block: int, shared_bytes: int, stream: int, attribute: int | None) -> LaunchConfig:
-    """How to launch `grid` CTAs of `block` threads: plainly, or with an attribute (`COOPERATIVE`, `PROGRAMMATIC`)."""
-    setting = LaunchAttribute(attribute or 0)
-    setting.value[0] = 1
-    return LaunchConfig(
-        (grid, 1, 1), (block, 1, 1), shared_bytes, stream or None, ctypes.pointer(setting), int(attribute is not None)
-    )
+def launch_config(
+    grid: int, block: int, shared_bytes: int, stream: int, *, cooperative: bool, overlapping: bool = False
+) -> LaunchConfig:
+    """How to launch `grid` CTAs of `block` threads.
+
+    `cooperative`: all of them resident at a time, or none. `overlapping`: CTAs start where those of the kernel before
+    have ended, and wait themselves (griddepcontrol) until all of it is done.
+    """
+    wanted = [_COOPERATIVE] * cooperative + [_OVERLAPPING] * overlapping
+    attributes = (LaunchAttribute * max(len(wanted), 1))()
+    for attribute, number in zip(attributes, wanted, strict=False):
+        attribute.id, attribute.value[0] = number, 1
+    first = ctypes.cast(attributes, ctypes.POINTER(LaunchAttribute))
+    return LaunchConfig((grid, 1, 1), (block, 1, 1), shared_bytes, stream or None, first, len(wanted))
 
 
 @functools.cache
@@ -86,7 +92,8 @@ class PreparedLaunch:
         shared_bytes: dynamic shared memory of a CTA.
         stream: address of the CUDA stream.
         parameters: addresses of the kernel's parameters, which the caller keeps alive.
-        attribute: `COOPERATIVE`, `PROGRAMMATIC`, or None for an ordinary launch.
+        cooperative: all CTAs are resident together, or the launch is refused.
+        overlapping: see `launch_config`.
     """
 
     def __init__(
@@ -99,11 +106,14 @@ class PreparedLaunch:
         shared_bytes: int,
         stream: int,
         parameters: list[int],
-        attribute: int | None,
+        cooperative: bool,
+        overlapping: bool = False,
     ) -> None:
         self._device = device
         self._pointers = (ctypes.c_void_p * len(parameters))(*parameters)
-        self._config = launch_config(grid, block, shared_bytes, stream, attribute)
+        self._config = launch_config(
+            grid, block, shared_bytes, stream, cooperative=cooperative, overlapping=overlapping
+        )
         launch = library().cuLaunchKernelEx
         self._call = functools.partial(
             launch, ctypes.byref(self._config), ctypes.c_void_p(function), ctypes.byref(self._pointers), None

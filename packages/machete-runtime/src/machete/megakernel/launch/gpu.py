@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from .artefact import Artefact
-from .driver import COOPERATIVE, PROGRAMMATIC, PreparedLaunch, checked, make_current
+from .driver import PreparedLaunch, checked, make_current
 
 _modules: dict[tuple[int, bytes], tuple[Any, Any]] = {}
 _lock = threading.Lock()
@@ -41,7 +41,7 @@ class Parameters:
 
 
 def prepare(artefact: Artefact, device: int, num_sms: int, parameters: Parameters, stream: int) -> PreparedLaunch:
-    """The persistent kernel on `num_sms` SMs: with all its CTAs resident or not at all, or else programmatically."""
+    """The persistent kernel on `num_sms` SMs, with all its CTAs resident or not at all, unless it is programmatic."""
     return PreparedLaunch(
         load(artefact.cubin, artefact.entry, artefact.shared_bytes, device),
         device,
@@ -50,5 +50,6 @@ def prepare(artefact: Artefact, device: int, num_sms: int, parameters: Parameter
         shared_bytes=artefact.shared_bytes,
         stream=stream,
         parameters=parameters.addresses,
-        attribute=PROGRAMMATIC if artefact.programmatic else COOPERATIVE,
+        cooperative=not artefact.programmatic,
+        overlapping=True,
     )

@@ -61,7 +61,7 @@ class Patcher:
             shared_bytes=0,
             stream=stream,
             parameters=[ctypes.addressof(self.parameters)],
-            attribute=None,
+            cooperative=False,
         )
 
     def write(self, positions: np.ndarray, values: np.ndarray) -> None:

@@ -67,6 +67,7 @@ class LaunchState:
         words[arena_words] += np.uint64((self.arena.data_ptr() - ARENA) & (2**64 - 1))
         write(self.data, words)
         self.counters.zero_()
+        self.arena.zero_()  # some temporaries start with zeros
 
     def parameters(self) -> list[tuple[int, int]]:
         """The kernel's parameters as (value, bytes), in the order of `PersistentKernel.kernel`."""

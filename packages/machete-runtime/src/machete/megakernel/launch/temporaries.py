@@ -36,14 +36,15 @@ class Temporary(torch.Tensor):
 
     _shape_only: torch.Tensor
     _origin: int
+    _zeroed: bool
 
     @staticmethod
-    def __new__(cls, shape_only: torch.Tensor, device: torch.device, base: int) -> Temporary:
+    def __new__(cls, shape_only: torch.Tensor, device: torch.device, base: int, zeroed: bool) -> Temporary:
         """`shape_only` is a tensor on the meta device, `base` the address of its storage."""
         self = torch.Tensor._make_wrapper_subclass(
             cls, shape_only.shape, strides=shape_only.stride(), dtype=shape_only.dtype, device=device
         )
-        self._shape_only, self._origin = shape_only, base
+        self._shape_only, self._origin, self._zeroed = shape_only, base, zeroed
         return self
 
     def data_ptr(self) -> int:
@@ -68,26 +69,32 @@ class Temporary(torch.Tensor):
                 fix="use torch.empty for a tensor that is read or written elsewhere, too",
             )
         return pytree.tree_map_only(
-            torch.Tensor, lambda view: Temporary(view, temporary.device, temporary._origin), func(*args, **kwargs)
+            torch.Tensor,
+            lambda view: Temporary(view, temporary.device, temporary._origin, temporary._zeroed),
+            func(*args, **kwargs),
         )
 
 
-def temporary(shape: Sequence[int] | int, dtype: torch.dtype, device: torch.device | str) -> torch.Tensor:
+def temporary(
+    shape: Sequence[int] | int, dtype: torch.dtype, device: torch.device | str, *, zeroed: bool = False
+) -> torch.Tensor:
     """A tensor whose memory the framework provides while a kernel runs; it reuses that of others by lifetime.
 
     Args:
         shape: extents; it is contiguous.
         dtype: of its elements.
         device: where the ops run, "cpu" for the simulator.
+        zeroed: it holds zeros before the first launch, and shares memory with no other; ops that use it leave zeros
+            behind, for the next launch. For counters of an op's own.
 
-    Its first use in an op list has to be a write: nothing is in it before.
+    The first use of one that is not zeroed has to be a write: nothing is in it before.
     """
     device = torch.device(device)
     if device.type == "cuda" and device.index is None:
         device = torch.device("cuda", torch.cuda.current_device())
     with _lock:
         base = next(_next)
-    return Temporary(torch.empty(shape, dtype=dtype, device="meta"), device, base)
+    return Temporary(torch.empty(shape, dtype=dtype, device="meta"), device, base, zeroed)
 
 
 @dataclass(frozen=True)
@@ -140,17 +147,22 @@ def placed(ops: Sequence[ScheduledOp]) -> tuple[list[ScheduledOp], int]:
     """The ops with their temporaries in the arena, and the arena's size in bytes."""
     uses: dict[int, list[int]] = {}
     sizes: dict[int, int] = {}
+    zeroed: set[int] = set()
     for index, op in enumerate(ops):
         for name, tensor in op.tensors.items():
             if isinstance(tensor, Temporary):
-                if name in op.op.reads and uses.get(tensor._origin, [index]) == [index]:
+                if tensor._zeroed:
+                    zeroed.add(tensor._origin)
+                elif name in op.op.reads and uses.get(tensor._origin, [index]) == [index]:
                     raise _read_first(index, op, name)
                 uses.setdefault(tensor._origin, []).append(index)
                 sizes[tensor._origin] = tensor._shape_only.untyped_storage().nbytes()
     if not uses:
         return list(ops), 0
     bases = list(uses)
-    offsets, total = place([Lifetime(uses[base][0], uses[base][-1], sizes[base]) for base in bases])
+    always = (0, len(ops))
+    lives = (always if base in zeroed else (uses[base][0], uses[base][-1]) for base in bases)
+    offsets, total = place([Lifetime(*life, sizes[base]) for life, base in zip(lives, bases, strict=True)])
     moved = {base: ARENA + offset - base for base, offset in zip(bases, offsets, strict=True)}
     return [_moved(op, moved) for op in ops], total
 

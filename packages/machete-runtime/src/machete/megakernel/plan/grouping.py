@@ -124,6 +124,23 @@ class Grouping:
         begin = np.cumsum(length) - length
         return Lines(begin, length, start, np.full_like(start, strides[axis]), group)
 
+    def panels(self, axis: int, length: int) -> Lines:
+        """The tiles of all groups as short lines along one dim: `length` tiles, then their neighbours along the others.
+
+        Tiles that run at the same time are then close to each other along every dim. For groups that are not cut.
+        """
+        strides = [math.prod(self.tiles[i + 1 :]) for i in range(len(self.tiles))]
+        begins = np.arange(0, self.tiles[axis], length, dtype=np.int64)
+        first, lengths = begins * strides[axis], np.minimum(self.tiles[axis] - begins, length)
+        for i in range(axis + 1, len(self.tiles)):
+            steps = np.arange(self.tiles[i], dtype=np.int64) * strides[i]
+            first, lengths = (first[:, None] + steps).reshape(-1), lengths.repeat(len(steps))
+        for i in reversed(range(axis)):
+            steps = np.arange(self.tiles[i], dtype=np.int64) * strides[i]
+            first, lengths = (steps[:, None] + first).reshape(-1), np.tile(lengths, len(steps))
+        group = np.zeros_like(first)
+        return Lines(np.cumsum(lengths) - lengths, lengths, first, np.full_like(first, strides[axis]), group)
+
 
 @dataclass(frozen=True)
 class Lines:

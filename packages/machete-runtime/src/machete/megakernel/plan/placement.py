@@ -11,6 +11,9 @@ from machete.megakernel.plan.grouping import Grouping
 from machete.megakernel.plan.ordering import Needs
 from machete.megakernel.plan.queues import Ranges, chunks, deal
 
+#: Position of a tiled dim, and tiles of a panel along it.
+Panel = tuple[int, int]
+
 #: Instructions of one op for each SM: this many are worth exact dependencies in any case, and no more than the most.
 LEAST_ROWS, MOST_ROWS = 4, 16
 #: In between, instructions may cost this part of the op's time.
@@ -31,12 +34,14 @@ def place(
     needs: Needs,
     tile_us: Sequence[float],
     keeps_state: Sequence[bool],
+    panels: Sequence[Panel | None],
     rates: Rates,
     num_sms: int,
 ) -> list[Ranges]:
     """List scheduling, op by op: tiles go to the SMs that are free first, once something that they need is there.
 
-    `keeps_state` says which ops want neighbouring tiles in a range, where they are cut into groups.
+    `keeps_state` says which ops want neighbouring tiles in a range, where they are cut into groups; `panels`, which
+    hand out tiles in panels, where they are not cut and fill all SMs more than once.
     """
     free, work = np.zeros(num_sms), np.zeros(num_sms)
     finished: list[np.ndarray] = []  # of each group of each op, in µs
@@ -55,7 +60,12 @@ def place(
             continue
         available = np.maximum(free, ready.min())
         blocked = keeps_state[op] and grouping.count > 1
-        ranges = deal(grouping, available, work, start, tile_us[op], blocked)
+        panel = panels[op]
+        if panel is None or grouping.count > 1 or grouping.num_tiles <= num_sms:
+            lines = grouping.lines()
+        else:
+            lines = grouping.panels(*panel)
+        ranges = deal(grouping, available, work, start, tile_us[op], blocked, lines)
         placed.append(ranges)
         start = (start + grouping.num_tiles) % num_sms
 

@@ -23,7 +23,7 @@ from machete.megakernel.plan.grouping import Grouping
 from machete.megakernel.plan.kinds import Kind, kinds_of
 from machete.megakernel.plan.memory import Access, accesses_of
 from machete.megakernel.plan.ordering import Wait, assign_waits, blocks_of, cuts_of, needs_of
-from machete.megakernel.plan.placement import affordable_rows, place, place_in_one_queue
+from machete.megakernel.plan.placement import Panel, affordable_rows, place, place_in_one_queue
 from machete.megakernel.plan.queues import SIGNAL, TOTAL, WAITS, Queues, joined
 from machete.megakernel.plan.relation import TiledAccess
 from machete.megakernel.plan.shared import SharedLayout
@@ -147,7 +147,7 @@ class Plan:
         needs = needs_of(hazards, tiled, groupings)
         if schedule == "static":
             keeps_state = [any("tiles" in names for names in op.op.declaration.phases.values()) for op in ops]
-            ranges = place(groupings, needs, tile_us, keeps_state, rates, num_sms)
+            ranges = place(groupings, needs, tile_us, keeps_state, list(map(_panel, ops)), rates, num_sms)
             queues, groups = joined(ranges, num_sms)
         else:
             queues, groups = joined(place_in_one_queue(groupings, num_sms), 1)
@@ -312,3 +312,8 @@ def _check_ops(ops: Sequence[ScheduledOp], target: Target) -> None:
                 why="it has an implementation for each target, and none of its own",
                 fix="op.op.lower(target, op)",
             )
+
+
+def _panel(op: ScheduledOp) -> Panel | None:
+    """How the op hands out its tiles, if in panels."""
+    return next(((op.op.tile.index(dim), tiles) for dim, tiles in op.op.panels.items()), None)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from machete.megakernel.plan.grouping import Grouping
+from machete.megakernel.plan.grouping import Grouping, Lines
 
 #: Columns of `Queues.rows`.
 OP, FIRST, COUNT, STEP, WAITS, SIGNAL, TOTAL = range(7)
@@ -98,7 +98,13 @@ def chunks(grouping: Grouping, size: int) -> Ranges:
 
 
 def deal(
-    grouping: Grouping, available: np.ndarray, work: np.ndarray, start: int, tile_us: float, blocked: bool
+    grouping: Grouping,
+    available: np.ndarray,
+    work: np.ndarray,
+    start: int,
+    tile_us: float,
+    blocked: bool,
+    lines: Lines | None = None,
 ) -> Ranges:
     """List scheduling of equal tiles: each next tile to the SM that is free first.
 
@@ -113,7 +119,9 @@ def deal(
         start: SM that comes first among equals.
         tile_us: time of a tile.
         blocked: each SM gets neighbouring tiles only, for an op that keeps state from tile to tile of a range.
+        lines: the tiles in the order in which they are handed out, if not group by group.
     """
+    lines = lines or grouping.lines()
     num_sms, total = len(available), grouping.num_tiles
     catch_up = _catch_up(available, total, tile_us)
     free = available + catch_up * tile_us
@@ -126,7 +134,6 @@ def deal(
         first_free = order
     else:
         first_free = np.lexsort((rotated, np.round(available / _RESOLUTION)))
-    lines = grouping.lines()
 
     # Neighbours: cut where an SM's share ends, and where a line ends.
     sizes = catch_up[first_free]
