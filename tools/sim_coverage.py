@@ -2,8 +2,8 @@
 
     python tools/sim_coverage.py CUTLASS --output docs/sim-coverage.md [--only fmha]
 
-CUTLASS is a checkout of https://github.com/NVIDIA/cutlass. Each example compares its result with a reference of its own and fails
-where they differ; nothing of them is changed, and nothing of them is kept.
+CUTLASS is a checkout of https://github.com/NVIDIA/cutlass. Each example compares its result with a reference of its own
+and fails where they differ; nothing of them is changed, and nothing of them is kept.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ PROGRAMS = [
     ("sm_100a", "blackwell/kernel/dense_gemm/dense_gemm.py", "--mnkl 256,256,128,1"),
     ("sm_100a", "blackwell/kernel/dense_gemm/dense_gemm_persistent.py", "--mnkl 256,256,128,1 --use_tma_store"),
     ("sm_100a", "blackwell/kernel/dense_gemm/dense_gemm_persistent.py",
-     "--mnkl 512,256,256,1 --ab_dtype Float16 --c_dtype Float16 --use_2cta_instrs --mma_tiler_mn 256,128 "
-     "--cluster_shape_mn 2,1 --use_tma_store"),
+     ("--mnkl 512,256,256,1 --ab_dtype Float16 --c_dtype Float16 --use_2cta_instrs --mma_tiler_mn 256,128 "
+      "--cluster_shape_mn 2,1 --use_tma_store")),
     ("sm_100a", "blackwell/kernel/dense_gemm/dense_gemm_persistent.py",
      "--mnkl 512,512,256,1 --ab_dtype Float8E4M3FN --c_dtype Float16 --cluster_shape_mn 2,2 --use_tma_store"),
     ("sm_100a", "blackwell/kernel/dense_gemm/dense_gemm_persistent_dynamic.py", "--mnkl 512,512,128,1"),
@@ -117,9 +117,10 @@ def reason(output: str) -> str:
 
 PAGE = """# NVIDIA's CuTe DSL examples on the simulator
 
-Each program is run by `machete-sim run --arch ARCH SCRIPT ARGUMENTS` and compares its result with a reference of its own. The scripts are those
-of `examples/python/CuTeDSL/cute` in NVIDIA's CUTLASS repository, at commit `{commit}`, unmodified. Instructions are warp instructions; the last
-columns are seconds in the interpreter, and of the whole program with imports and compilation.
+Each program is run by `machete-sim run --arch ARCH SCRIPT ARGUMENTS` and compares its result with a reference of its
+own. The scripts are those of `examples/python/CuTeDSL/cute` in NVIDIA's CUTLASS repository, at commit `{commit}`,
+unmodified. Instructions are warp instructions; the last columns are seconds in the interpreter, and of the whole
+program with imports and compilation.
 
 `python tools/sim_coverage.py CUTLASS --output docs/sim-coverage.md` makes this page.
 

@@ -99,7 +99,7 @@ def test_a_refused_launch_says_why() -> None:
         shared_bytes=0,
         stream=0,
         parameters=[ctypes.addressof(parameters)],
-        attribute=COOPERATIVE,
+        cooperative=True,
     )
     with pytest.raises(LaunchError, match="COOPERATIVE_LAUNCH_TOO_LARGE"):
         launch()

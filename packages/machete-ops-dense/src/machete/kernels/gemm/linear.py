@@ -78,14 +78,14 @@ def _(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> Tensor
     return x.new_empty((x.shape[0], weight.shape[0]))
 
 
-def _save(ctx, inputs: tuple, output: Tensor) -> None:  # type: ignore[no-untyped-def]
+def _save(ctx, inputs: tuple, output: Tensor) -> None:
     x, weight, bias, activation = inputs
     ctx.save_for_backward(x, weight)
     ctx.bias_dtype = None if bias is None else bias.dtype
     ctx.activation = activation
 
 
-def _gradients(ctx, dy: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[no-untyped-def]
+def _gradients(ctx, dy: Tensor) -> tuple[Tensor | None, ...]:
     x, weight = ctx.saved_tensors
     assert not ctx.activation  # `linear` applies it outside
     needs_x, needs_weight, needs_bias, _ = ctx.needs_input_grad

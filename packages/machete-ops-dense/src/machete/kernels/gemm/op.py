@@ -67,7 +67,7 @@ class GemmOp(Op):
             prologue: applied to a as it is loaded, such as `RmsNormOnLoad`.
             combine: a second product to combine with the first, such as `GluPair`.
             epilogue: applied to each result in this order, such as `Bias`, `Activation`, `ResidualAdd`.
-            tile_n: columns of c per tile, 64, 128 or 256; left out, the one for which `tile_times` expects the least time.
+            tile_n: columns of c per tile, 64, 128 or 256; left out, the one that `tile_times` expects to be fastest.
         """
         for name, x in (("a", a), ("b", b), ("c", c)):
             if not isinstance(x, torch.Tensor):

@@ -18,8 +18,8 @@ class Artefact:
         threads: the block size.
         shared_bytes: dynamic shared memory of a CTA.
         compile_seconds: how long tracing and compiling took, whenever that was.
-        programmatic: its CTAs need not be resident together, so that they may start one by one beside those of the kernel
-            ahead of it in its stream; as all our kernels, they wait for that one themselves (PTX ISA, "griddepcontrol").
+        programmatic: its CTAs need not be resident together: they may start one by one beside those of the kernel ahead
+            of it in its stream. As those of all our kernels, they wait for that one (PTX ISA, "griddepcontrol").
         cached: it was read from a file, and not compiled by this process.
     """
 
