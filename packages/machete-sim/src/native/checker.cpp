@@ -35,6 +35,9 @@ void Checker::start_cta(Cta& cta) {
         cta.records.clear();
     }
     cta.records.begin_at(cta.rank << kRankShift);
+    cta.tensor_agent = {};
+    cta.tensor_commits = 0;
+    cta.tensor_records.clear();
     for (auto& warp : cta.warps) warp->clock = std::make_unique<WarpClock>();
 }
 
@@ -156,6 +159,38 @@ void Checker::acquire_at(Warp& w, uint32_t lanes, uint64_t key, MemoryOrder orde
     if (inside) take(v.inside);
     // An acquire at CTA scope does not synchronise with another CTA; one that is not synchronised needs no clock at all.
     if (scope != ScopeLevel::cta) take(v.any);
+}
+
+Agent Checker::tensor_agent(Cta& cta) {
+    if (!cta.tensor_agent.index) cta.tensor_agent = new_agent(cta);
+    return cta.tensor_agent;
+}
+
+void Checker::tensor_reads(Warp& w, Cta& owner, uint32_t address, uint32_t bytes, uint32_t lane) {
+    async_shared(w, owner, address, bytes, lane, tensor_agent(*w.cta), w.cta->tensor_commits + 1, kAsyncProxy);
+}
+
+// Operations of one tensor core execute in order, so they do not conflict among themselves: all are strong.
+void Checker::tensor_columns(Warp& w, Cta& owner, uint32_t first, uint32_t columns, uint32_t lane, bool writes) {
+    if (owner.tensor_records.empty()) owner.tensor_records.resize(kTensorColumns * 4);
+    Access a = by_agent(w, lane, tensor_agent(*w.cta), w.cta->tensor_commits + 1, kStrong | (writes ? kWrites : 0),
+                        "tensor", 0);
+    range(owner.tensor_records, first * 4, uint64_t(columns) * 4, a);
+}
+
+void Checker::warp_columns(Warp& w, uint32_t first, uint32_t columns, bool writes) {
+    Cta& cta = *w.cta;
+    if (cta.tensor_records.empty()) cta.tensor_records.resize(kTensorColumns * 4);
+    Access a = by_warp(w, w.active, writes ? kWrites : 0, "tensor", 0);
+    for (uint32_t c = first; c < first + columns; ++c)
+        range(cta.tensor_records, c * 4 + w.index % 4, 1, a);
+}
+
+Clock Checker::tensor_commit(Warp& w, uint32_t lane) {
+    Clock known = release(w, 1u << lane);
+    const Agent agent = tensor_agent(*w.cta);
+    known.learn_agent(agent.cta, agent.index, time_of(++w.cta->tensor_commits));
+    return known;
 }
 
 Agent Checker::new_agent(Cta& cta) {

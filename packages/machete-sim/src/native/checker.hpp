@@ -72,6 +72,16 @@ public:
     // The lanes know that all of the agent is done until `time`.
     void complete(Warp& w, uint32_t mask, Agent agent, uint64_t time);
 
+    // ---- the tensor core of a CTA (tcgen05): operations execute in order, and are complete with the next commit
+
+    // An operation issued by this lane reads shared memory, or columns of tensor memory.
+    void tensor_reads(Warp& w, Cta& owner, uint32_t address, uint32_t bytes, uint32_t lane);
+    void tensor_columns(Warp& w, Cta& owner, uint32_t first, uint32_t columns, uint32_t lane, bool writes);
+    // tcgen05.ld and .st: the lanes that this warp may access.
+    void warp_columns(Warp& w, uint32_t first, uint32_t columns, bool writes);
+    // What the mbarrier of a tcgen05.commit passes on.
+    Clock tensor_commit(Warp& w, uint32_t lane);
+
     // ---- accesses
 
     // By a warp, some lanes: [address, address + bytes) of shared memory of `owner`, or of global memory.
@@ -145,6 +155,7 @@ private:
     std::vector<int64_t> values_;
     std::unordered_map<uint64_t, Variable> variables_;
 
+    Agent tensor_agent(Cta& cta);
     uint32_t site(Warp& w, uint32_t lane);
     Access by_warp(Warp& w, uint32_t lanes, uint32_t flags, const char* memory, int space);
     Access by_agent(Warp& w, uint32_t lane, Agent agent, uint64_t time, uint32_t flags, const char* memory, int space);

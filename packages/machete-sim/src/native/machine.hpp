@@ -247,6 +247,11 @@ struct Cta {
     std::unique_ptr<TensorMemory> tensor;  // once it is used
     std::deque<std::unique_ptr<TensorOperation>> tensor_queue;
     uint64_t tensor_until = 0;  // when the operations issued so far have completed
+    // For the checker: the tensor core's queue, its time being the number of commits; accesses to tensor memory, a byte
+    // for the 32 lanes of a warp in a column.
+    Agent tensor_agent;
+    uint64_t tensor_commits = 0;
+    FlatShadow tensor_records;
     uint32_t tensor_group = 0;  // .cta_group of its tcgen05 instructions; 0: none so far
 
     uint16_t& mbarrier_slot(uint32_t address) { return mbarrier_index[(address & ((1u << kRankShift) - 1)) / 8]; }

@@ -146,6 +146,12 @@ struct Operand {
     }
 };
 
+void record_reads(Warp& w, const Operand& operand, uint32_t lane) {
+    if (!w.clock) return;
+    for (const uint32_t address : operand.chunks)
+        w.machine->checker->tensor_reads(w, *operand.cta, address + (operand.cta->rank << kRankShift), 16, lane);
+}
+
 // ---- mma -----------------------------------------------------------------------------------------------------
 
 enum Kind { kF16, kTf32, kF8F6F4, kI8, kMxF8F6F4, kMxF4, kMxF4NvF4 };
@@ -523,6 +529,13 @@ int multiply(RegView& r, const Inst& i, uint32_t mask) {
                                     operand.chunks, fault))
                 refuse(*w.machine, *w.cta, fault, l, "tcgen05.mma");
             operand.take(*w.machine, l, "tcgen05.mma read");
+            record_reads(w, operand, l);
+            // Accumulators of fewer rows share columns with others.
+            if (w.clock && m.shape.m / m.group.size == 128)
+                w.machine->checker->tensor_columns(w, *m.group.ctas[c], tensor_column(m.d), m.d_columns(), l, true);
+            if (w.clock && m.shape.m / m.group.size == 128 && m.a_in_tensor)
+                w.machine->checker->tensor_columns(w, *m.group.ctas[c], tensor_column(m.a_address), m.a_columns(), l,
+                                                   false);
             m.operands.push_back(std::move(operand));
         }
         w.machine->issue_tensor(w, std::move(operation));
@@ -620,6 +633,7 @@ int copy(RegView& r, const Inst& i, uint32_t mask) {
                                     operand.chunks, fault))
                 refuse(*w.machine, cta, fault, l, "tcgen05.cp");
             operand.take(*w.machine, l, "tcgen05.cp read");
+            record_reads(w, operand, l);
             operation->operands.push_back(std::move(operand));
         }
         w.machine->issue_tensor(w, std::move(operation));
@@ -677,6 +691,7 @@ struct Commit : TensorOperation {
         uint32_t mbarrier;
     };
     std::vector<Target> targets;
+    Clock known;  // for the checker
 
     bool only_signals() const override { return true; }
     void execute(Machine& machine) override {
@@ -684,7 +699,9 @@ struct Commit : TensorOperation {
             if (target.cta->exited)
                 throw Fault{FaultKind::race, "tcgen05.commit reports to an mbarrier of a CTA that has already ended",
                             1u << lane};
-            mbarrier_arrive(machine, *target.cta, mbarrier_at(*target.cta, target.mbarrier, lane), 1, lane);
+            Mbarrier& barrier = mbarrier_at(*target.cta, target.mbarrier, lane);
+            barrier.arrived.join(known);
+            mbarrier_arrive(machine, *target.cta, barrier, 1, lane);
         }
     }
 };
@@ -697,6 +714,7 @@ int commit(RegView& r, const Inst& i, uint32_t mask) {  // a = mbarrier, b = CTA
         tensor_group(w, i.mod, l, false);
         auto operation = std::make_unique<Commit>();
         operation->lane = l;
+        if (w.clock) operation->known = w.machine->checker->tensor_commit(w, l);
         const uint32_t address = shared_address(w, i, i.a, l, 0);
         auto add = [&](uint32_t at) {
             Cta& cta = shared_owner(w, at, l, "mbarrier of tcgen05.commit");

@@ -213,7 +213,7 @@ struct Access {
     uint32_t lane, column;  // of the address
     TensorMemory& memory;
 
-    Access(Warp& warp, const Inst& inst, uint32_t mask, const char* what)
+    Access(Warp& warp, const Inst& inst, uint32_t mask, const char* what, bool writes)
         : w(warp),
           i(inst),
           shape(static_cast<Shape>(inst.mod & 255)),
@@ -235,6 +235,10 @@ struct Access {
         const uint32_t columns = (last + 1) * width;
         check_tensor_columns(*w.cta, column, columns, first_lane(mask), what);
         if (shape == k16x32bx2) check_tensor_columns(*w.cta, column + half, columns, first_lane(mask), what);
+        if (w.clock) {
+            w.machine->checker->warp_columns(w, column, columns, writes);
+            if (shape == k16x32bx2) w.machine->checker->warp_columns(w, column + half, columns, writes);
+        }
     }
 
     // Calls f(register, thread, lane, column, upper column or none) for every cell.
@@ -252,7 +256,7 @@ struct Access {
 int load(RegView& r, const Inst& i, uint32_t mask) {
     Warp& w = warp_of(r);
     if (const int flow = converge_all(w, mask)) return flow;
-    const Access access(w, i, mask, "tcgen05.ld");
+    const Access access(w, i, mask, "tcgen05.ld", false);
     const uint32_t* ext = w.machine->program.ext.data() + i.ext;
     TensorMemory& memory = access.memory;
     auto unwritten = [&](uint32_t lane, uint32_t column, uint32_t thread) {
@@ -288,7 +292,7 @@ int load(RegView& r, const Inst& i, uint32_t mask) {
 int store(RegView& r, const Inst& i, uint32_t mask) {
     Warp& w = warp_of(r);
     if (const int flow = converge_all(w, mask)) return flow;
-    const Access access(w, i, mask, "tcgen05.st");
+    const Access access(w, i, mask, "tcgen05.st", true);
     const uint32_t* ext = w.machine->program.ext.data() + i.ext;
     TensorMemory& memory = access.memory;
     ++w.effects;

@@ -309,7 +309,7 @@ MISTAKES: dict[str, tuple[str, str, type[Exception], str]] = {
     "too little is allocated": (ALLOC, ALLOC.replace("512", "32"), OutOfBounds, "column 32 is not allocated"),
     "not a power of two": (ALLOC, ALLOC.replace("512", "48"), TensorMemoryMisuse, "48 columns"),
     "nobody waits": (LAST_WAIT, "", ExecutionError, "never written|in flight|has not completed"),
-    "an operand changes": ("tcgen05.commit", "st.shared.u32 [%r4], 0; tcgen05.commit", Race, "was overwritten"),
+    "an operand changes": ("tcgen05.commit", "st.shared.u32 [%r4], 0; tcgen05.commit", Race, "may still read it"),
     "a sum of nothing": (
         "setp.ne.u32 %p2, 0, 0;",
         "setp.eq.u32 %p2, 0, 0;",
