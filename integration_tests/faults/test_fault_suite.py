@@ -28,4 +28,4 @@ def test_every_fault_of_a_small_kernel_is_named(name: str, arch: str) -> None:
 def test_some_faults_of_a_megakernel_are_named() -> None:
     outcomes = [verdict.outcome for verdict in judge(CASES["mega_stream"], "sm_100a", every=12)]
     assert "missed" not in outcomes
-    assert outcomes.count("named") > len(outcomes) // 2
+    assert outcomes.count("named") >= 4

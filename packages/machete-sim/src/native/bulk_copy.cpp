@@ -494,6 +494,8 @@ int bulk_zero(RegView& r, const Inst& i, uint32_t mask) {
                                static_cast<unsigned long long>(bytes), dst),
                         1u << l};
         check_shared(*o.w.cta, dst, bytes, l, "st.bulk");
+        if (o.w.clock)
+            o.w.machine->checker->shared(o.w, *o.w.cta, dst, static_cast<uint32_t>(bytes), 1u << l, kWrites);
         std::memset(o.w.cta->shared + dst, 0, bytes);
         std::memset(o.w.cta->shadow + dst, 1, bytes);
     }
