@@ -40,7 +40,8 @@ def test_only_masked_bytes_are_written(module: Module) -> None:
 
 
 def test_zeros(module: Module) -> None:
-    text = f"""{FILL} @%p1 st.bulk.weak.shared::cta [tile+16], 24, 0; bar.sync 0; @!%p1 ret; fence.proxy.async.shared::cta;
+    text = f"""{FILL} @%p1 st.bulk.weak.shared::cta [tile+16], 24, 0; bar.sync 0; @!%p1 ret;
+        fence.proxy.async.shared::cta;
         cp.async.bulk.global.shared::cta.bulk_group [%a0], [tile], 64; {STORE}"""
     out = launch(module, text, aligned(64))
     assert np.flatnonzero(out == 0).tolist() == list(range(16, 40))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -57,6 +58,23 @@ def test_a_failing_kernel_fails_the_command_and_is_named(tmp_path: Path) -> None
     assert "failed with --seed 0" in done.stderr
     assert "out of bounds" in done.stderr
     assert "script.py:9" in done.stderr
+
+
+RACE = PROGRAM.replace("cutlass.Float32(3.0)", "cutlass.Float32(thread // 32)").replace("y[thread]", "y[thread % 32]")
+
+
+def test_a_race_is_reported_to_people_and_to_programs(tmp_path: Path) -> None:
+    script, found = tmp_path / "script.py", tmp_path / "found.json"
+    script.write_text(RACE.replace("block=(32, 1, 1)", "block=(64, 1, 1)") + "\nrun(32)\n")
+    done = machete_sim("run", "--seeds", "2", "--json", str(found), str(script))
+    assert done.returncode == 1
+    assert "========= race: this write of global memory" in done.stderr
+    assert "what to do" in done.stderr
+    (report,) = json.loads(found.read_text())
+    assert report["kind"] == "race"
+    assert report["place"]["source"] == report["others"][0]["place"]["source"] == "script.py:9"
+    assert machete_sim("run", "--check", "memory", "--json", str(found), str(script)).returncode == 0
+    assert json.loads(found.read_text()) == []
 
 
 @pytest.mark.parametrize("status", [0, 7])

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import runpy
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ..errors import UnsupportedLaunch
+from ..errors import ExecutionError, UnsupportedLaunch
+from ..report import json_report, text_report, write_json
+from ..settings import Check, default_check
 from .context import MissingPackage, Simulation, simulated_gpu
 from .device import DEFAULT_SMS, Device
 
@@ -40,12 +45,19 @@ def run(
         int, typer.Option(min=1, help="Run the program this many times, each time with the next seed.")
     ] = 1,
     module: Annotated[bool, typer.Option("--module", "-m", help="SCRIPT names a module, as in python -m.")] = False,
+    check: Annotated[
+        Check | None,
+        typer.Option(help="races: everything; memory: no happens-before, faster. Default: MACHETE_SIM_CHECK."),
+    ] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write what was found to this file: a list, empty if nothing was.")
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but what the program prints.")] = False,
 ) -> None:
     """Run a program that is written for device="cuda", unchanged, on a simulated GPU.
 
-    A kernel that goes wrong raises an exception where it was launched; it names the CTA, the warp, the
-    instruction and the line. The program's exit status is handed on.
+    A kernel that goes wrong is reported: the op, the CTA, the warp, the instruction and the line of both accesses of a
+    race, and what to do. It raises an exception where it was launched. The program's exit status is handed on.
     """
     if not module and not Path(script).is_file():
         raise typer.BadParameter(f"{script}: no such file", param_hint="SCRIPT")
@@ -53,19 +65,38 @@ def run(
         device = Device.named(arch, sms)
     except UnsupportedLaunch as error:
         raise typer.BadParameter(str(error), param_hint="--arch, --sms") from None
+    if json_file is not None:
+        write_json(json_file, [])
     for current in range(seed, seed + seeds):
         try:
-            with simulated_gpu(device.arch, sms=sms, seed=current) as simulation:
+            with _checking(check), simulated_gpu(device.arch, sms=sms, seed=current) as simulation:
                 _execute(script, arguments or [], module)
         except MissingPackage as error:
             typer.echo(f"machete-sim: {error}", err=True)
             raise typer.Exit(2) from None
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, ExecutionError):
+                typer.echo(text_report(error, current), err=True)
+                if json_file is not None:
+                    write_json(json_file, [json_report(error, current)])
             if seeds > 1:
                 typer.echo(f"machete-sim: failed with --seed {current}", err=True)
             raise
         if not quiet:
             typer.echo(_summary(simulation), err=True)
+
+
+@contextmanager
+def _checking(check: Check | None) -> Iterator[None]:
+    """Launches are watched this closely, unless they say otherwise."""
+    before = os.environ.get("MACHETE_SIM_CHECK")
+    os.environ["MACHETE_SIM_CHECK"] = check or default_check()
+    try:
+        yield
+    finally:
+        os.environ.pop("MACHETE_SIM_CHECK")
+        if before is not None:
+            os.environ["MACHETE_SIM_CHECK"] = before
 
 
 def _execute(script: str, arguments: list[str], module: bool) -> None:
