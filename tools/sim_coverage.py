@@ -84,7 +84,7 @@ class Outcome:
     seconds: float
 
     def row(self) -> str:
-        command = f"`{self.script}`<br>`{self.arguments}`"
+        command = f"`{self.script}`" + (f"<br>`{self.arguments}`" if self.arguments else "")
         return (
             f"| {self.arch} | {command} | {self.result} | {self.instructions} | {self.simulated} | {self.seconds:.0f} |"
         )
@@ -134,6 +134,26 @@ program with imports and compilation.
 | GPU | program | result | instructions | simulated s | whole s |
 | --- | --- | --- | --- | --- | --- |
 {rows}
+
+## What the checks found
+
+These are reports on unmodified programs that were looked into: what the instructions do is not what the PTX ISA asks
+for, even where the hardware gets away with it. "Invalid scaling configuration" is raised by the reference, not by the
+kernel.
+
+- `blackwell/kernel/attention/fmha/fmha_bwd.py`: the warps of the dK and dV epilogue free tensor memory after their own
+  accumulators are complete; nothing makes them wait for the last dQ product: only the reducing warps await its commit.
+- `blackwell_geforce/kernel/dense_gemm/dense_gemm.py` with several tiles a CTA: one thread waits until its bulk store
+  has read the stage, then no barrier follows before the other warps write the next tile there.
+- `experimental/primitives/mapa.py`: a CTA reads its neighbour's shared memory with no cluster barrier before the
+  neighbour ends.
+- `experimental/primitives/reduction/cluster_tmem_reduce.py`: `tcgen05.cp` is followed by `tcgen05.wait::st`, which does
+  not wait for it; a commit and a wait at its mbarrier would.
+- `experimental/primitives/tcgen05/mcast_clusterMxN_1cta_mma.py`: a multicast `tcgen05.commit` arrives at mbarriers of
+  CTAs that have already ended.
+
+Not looked into yet: the reports on `hopper/kernel/attention/fmha.py`, `hopper/kernel/grouped_gemm` and
+`blackwell/kernel/blockwise_gemm`.
 """
 
 
