@@ -22,7 +22,7 @@ def launch(module: Module, body: str, out: np.ndarray) -> np.ndarray:
 
 
 FILL = """mov.u32 %r1, %tid.x; shl.b32 %r2, %r1, 3; mov.u32 %r3, tile; add.u32 %r4, %r3, %r2;
-    mov.u64 %d1, -1; st.shared.b64 [%r4], %d1; bar.sync 0; setp.eq.u32 %p1, %r1, 0;"""
+    mov.u64 %d1, -1; st.shared.b64 [%r4], %d1; fence.proxy.async.shared::cta; bar.sync 0; setp.eq.u32 %p1, %r1, 0;"""
 STORE = "cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;"
 
 
@@ -41,6 +41,7 @@ def test_only_masked_bytes_are_written(module: Module) -> None:
 
 def test_zeros(module: Module) -> None:
     text = f"""{FILL} @%p1 st.bulk.weak.shared::cta [tile+16], 24, 0; bar.sync 0; @!%p1 ret;
+        fence.proxy.async.shared::cta;
         cp.async.bulk.global.shared::cta.bulk_group [%a0], [tile], 64; {STORE}"""
     out = launch(module, text, aligned(64))
     assert np.flatnonzero(out == 0).tolist() == list(range(16, 40))
