@@ -95,7 +95,8 @@ int wait(RegView& r, const Inst&, uint32_t mask) {
     return kSuspend;
 }
 
-// mapa d, a, b: the address in CTA b that corresponds to a. Generic addresses (64 bits) keep their window.
+// mapa d, a, b: the address in CTA b that corresponds to a. Generic addresses (64 bits) keep their window. Lanes may
+// compute addresses of CTAs that do not exist; only their use is an error.
 int map_address(RegView& r, const Inst& i, uint32_t mask) {
     Warp& w = warp_of(r);
     const uint32_t* rank = lanes<uint32_t>(w, i.b);
@@ -103,9 +104,6 @@ int map_address(RegView& r, const Inst& i, uint32_t mask) {
     constexpr uint64_t offset_bits = (1u << kRankShift) - 1;
     for (uint32_t l = 0; l < kLanes; ++l) {
         if (!(mask >> l & 1)) continue;
-        if (rank[l] >= w.cta->cluster->ctas.size())
-            throw Fault{FaultKind::out_of_bounds,
-                        format("mapa names CTA %u; the cluster has %zu", rank[l], w.cta->cluster->ctas.size()), 1u << l};
         const uint64_t address = wide ? lanes<uint64_t>(w, i.a)[l] : lanes<uint32_t>(w, i.a)[l];
         const uint64_t window = (i.flags & kFlagCluster) ? 0 : kSharedWindow;
         if (address >> 32 != window >> 32 || (address & 0xffffffffu) >> kRankShift >= kMaxClusterSize)
@@ -113,7 +111,7 @@ int map_address(RegView& r, const Inst& i, uint32_t mask) {
                         format("mapa of %#llx, which is not an address in shared memory",
                                static_cast<unsigned long long>(address)),
                         1u << l};
-        const uint64_t mapped = window | uint64_t(rank[l]) << kRankShift | (address & offset_bits);
+        const uint64_t mapped = window | uint64_t(rank[l] & 255u) << kRankShift | (address & offset_bits);
         if (wide) {
             lanes<uint64_t>(w, i.d)[l] = mapped;
         } else {

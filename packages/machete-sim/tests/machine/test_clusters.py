@@ -206,7 +206,11 @@ MISUSE: dict[str, tuple[str, type[Exception], str]] = {
         OutOfBounds,
         "only .shared::cluster",
     ),
-    "a rank that is not there": ("mapa.shared::cluster.u32 %r6, %r4, 2;", OutOfBounds, "CTA 2; the cluster has 2"),
+    "a rank that is not there": (
+        "mapa.shared::cluster.u32 %r6, %r4, 2; st.shared::cluster.u32 [%r6], 1;",
+        OutOfBounds,
+        "of CTA 2; the cluster has 2",
+    ),
     "an address of no CTA": (
         "add.u32 %r6, %r4, 0x5000000; st.shared::cluster.u32 [%r6], 1;",
         OutOfBounds,

@@ -108,7 +108,7 @@ ATOMICS = {
 
 
 @pytest.mark.parametrize("op", ATOMICS)
-@pytest.mark.parametrize("space", ["global", "shared"])
+@pytest.mark.parametrize("space", ["global", "shared", "shared.cta", "cta.shared::cta"])
 def test_atomics(launch: Launch, space: str, op: str) -> None:
     dtype, function = ATOMICS[op]
     n, size = 96, np.dtype(dtype).itemsize
@@ -126,7 +126,7 @@ def test_atomics(launch: Launch, space: str, op: str) -> None:
         body += f"red.relaxed.gpu.global.{op} [%a1], {register}20;"
     else:
         body += f"""
-            mov.u32 %r5, cell; atom.shared.{op} {register}22, [%r5], {register}20; bar.sync 0;
+            mov.u32 %r5, cell; atom.{space}.{op} {register}22, [%r5], {register}20; bar.sync 0;
             @%p0 ld.shared.b{width} {register}23, [cell]; @%p0 st.global.b{width} [%a1], {register}23;
         """
     launch(body, [x, total], threads=n)

@@ -136,8 +136,11 @@ ATOMIC_TYPES = {
     "u32": 0, "s32": 1, "u64": 2, "s64": 3, "b32": 4, "b64": 5, "f32": 6, "f64": 7, "f16": 8, "bf16": 9, "f16x2": 10,
     "bf16x2": 11, "b16": 12,
 }  # fmt: skip
-ATOM = f"atom[.{{sem:relaxed|acquire|release|acq_rel}}][.{SCOPE}][.{{space:global|shared::cta|shared::cluster|shared}}]"
-RED = f"red[.{{sem:relaxed|release}}][.{SCOPE}][.{{space:global|shared::cta|shared::cluster|shared}}]"
+SPACE = "{space:global|shared::cta|shared::cluster|shared}"
+ATOM = f"atom[.{{sem:relaxed|acquire|release|acq_rel}}][.{SCOPE}][.{SPACE}]"
+RED = f"red[.{{sem:relaxed|release}}][.{SCOPE}][.{SPACE}]"
+# NVVM writes atomics without .sem the other way round, and ptxas takes it.
+SPACE_FIRST = f".{SPACE}.{SCOPE}"
 ARITHMETIC = (
     f".{{op:add}}[.{HINT}].{{t:u32|s32|u64|s64|f32|f64}}",
     f".{{op:min|max}}[.{HINT}].{{t:u32|s32|u64|s64}}",
@@ -151,9 +154,9 @@ ARITHMETIC = (
 
 
 @form(
-    *(ATOM + tail for tail in ARITHMETIC),
-    f"{ATOM}.{{op:exch}}[.{HINT}].{{t:b32|b64}}",
-    f"{ATOM}.{{op:cas}}[.{HINT}].{{t:b16|b32|b64}}",
+    *(head + tail for head in (ATOM, "atom" + SPACE_FIRST) for tail in ARITHMETIC),
+    *(f"{head}.{{op:exch}}[.{HINT}].{{t:b32|b64}}" for head in (ATOM, "atom" + SPACE_FIRST)),
+    *(f"{head}.{{op:cas}}[.{HINT}].{{t:b16|b32|b64}}" for head in (ATOM, "atom" + SPACE_FIRST)),
     section="9.7.13.6",
 )
 def atom(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
@@ -164,7 +167,7 @@ def atom(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
     _atomic(asm, ops[0], ops[1], ops[2:count], groups)
 
 
-@form(*(RED + tail for tail in ARITHMETIC), section="9.7.13.8")
+@form(*(head + tail for head in (RED, "red" + SPACE_FIRST) for tail in ARITHMETIC), section="9.7.13.8")
 def red(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
     asm.expect(ops, 2 + ("hint" in groups))
     if "hint" in groups:
