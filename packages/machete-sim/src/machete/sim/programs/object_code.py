@@ -1,8 +1,8 @@
 """Object code that calls the stand-in library whatever else is loaded.
 
-The DSL's loader looks for a function first among those that libraries of the process export to all. The DSL's own runtime is one
-of them as soon as anything was compiled outside of the context, or flash-attn-4 was imported. So what host code calls is
-given another name, of the same length, which only the stand-in library exports.
+The DSL's loader looks for a function first among those that libraries of the process export to all. The DSL's own
+runtime is one of them as soon as anything was compiled outside of the context, or flash-attn-4 was imported. So what
+host code calls is given another name, of the same length, which only the stand-in library exports.
 """
 
 import struct
