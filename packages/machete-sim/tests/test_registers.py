@@ -20,6 +20,13 @@ def test_a_chain_needs_two_places() -> None:
     assert len(set(offsets)) == 2
 
 
+def test_a_held_register_shares_its_place_with_none() -> None:
+    accesses = [access((), (0,)), *(access((i,), (i + 1,)) for i in range(20))]
+    offsets, size = place(accesses, {}, [32] * 21, {3})
+    assert size == 3 * SLOT
+    assert offsets.count(offsets[3]) == 1
+
+
 def test_a_value_from_before_a_loop_lives_through_it() -> None:
     # 0: a = …   1: b = …   2: use a   3: use b   4: branch to 2   5: end
     accesses = [access((), (0,)), access((), (1,)), access((0,), (2,)), access((1,), (3,)), access(), access()]

@@ -164,6 +164,11 @@ struct Operands {
     uint64_t raw(uint32_t n, uint32_t l) const { return address_value(w, ext[n], i.imm >> n & 1, l); }
     uint32_t shared(uint32_t n, uint32_t l) const { return to_shared(raw(n, l), l); }
     uint32_t word(uint32_t n, uint32_t l) const { return static_cast<uint32_t>(raw(n, l)); }
+    bool same(uint32_t a, uint32_t b) const {
+        for (uint32_t n = 0; n < i.count; ++n)
+            if (raw(n, a) != raw(n, b)) return false;
+        return true;
+    }
 };
 
 // All global pieces must lie in memory of the launch.
@@ -457,8 +462,11 @@ int tile_store(RegView& r, const Inst& i, uint32_t mask) {
     const Operands o(warp_of(r), i);
     const uint32_t rank = i.mod & 255;
     const int reduce = static_cast<int>(i.mod >> 8 & 255) - 1;
+    const uint32_t first = first_lane(mask);
     for (uint32_t l = 0; l < kLanes; ++l) {
         if (!(mask >> l & 1)) continue;
+        // Epilogues let a whole warp store a tile, without elect.sync: the same bytes to the same place, once.
+        if (l != first && reduce < 0 && o.same(first, l)) continue;
         const TensorMap map = tensor_map(o.w, o.raw(0, l), rank, l);
         std::vector<TileChunk> chunks = (i.mod >> 16 & 1) ? four_rows(map, TileCopy::store, o, 2, o.shared(1, l), l)
                                                           : tile(map, TileCopy::store, o, 2, o.shared(1, l), l);

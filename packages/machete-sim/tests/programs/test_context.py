@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Callable
 from typing import Any
@@ -95,6 +96,16 @@ def test_a_tensor_on_the_host_is_out_of_bounds() -> None:
         compiled = cute.compile(scale, from_dlpack(x), from_dlpack(y), 2.0)
         with pytest.raises(OutOfBounds):
             compiled(*host)
+
+
+@pytest.mark.parametrize("run", [run_direct, run_tvm_ffi])
+def test_host_code_calls_the_simulator_though_the_dsl_s_own_runtime_is_loaded(run: Callable[..., None]) -> None:
+    for library in cute.runtime.find_runtime_libraries(enable_tvm_ffi=False):
+        ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)  # as flash-attn-4 does when it is imported
+    with simulated_gpu("sm_90a"):
+        x, y = tensors()
+        run(x, y)
+        assert torch.equal(y.cpu(), x.cpu() * 2)
 
 
 def test_a_graph_replays_launches() -> None:

@@ -64,6 +64,7 @@ class Assembler:
         self._resolved: dict[tuple[int, str], tuple[Register, int]] = {}
         self._predicates: dict[tuple[int, str], int] = {}
         self._widths: list[int] = []  # of registers
+        self.held: set[int] = set()  # registers that share their place with none
         self._accesses: list[Access] = []
         self._flows: dict[int, Flow] = {}
         self._constants: dict[tuple[int, int], int] = {}
@@ -388,7 +389,7 @@ class Assembler:
         return self._finish()
 
     def _finish(self) -> Code:
-        places, register_bytes = place(self._accesses, self._flows, self._widths)
+        places, register_bytes = place(self._accesses, self._flows, self._widths, self.held)
 
         def located(operands: "Sequence[int]") -> list[int]:
             return [places[op] if type(op) is Register else op for op in operands]

@@ -8,7 +8,7 @@ Lanes diverge freely, yet every lane by itself follows the control flow that was
 own part of a register.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
@@ -36,12 +36,17 @@ class Flow:
     falls_through: bool = True
 
 
-def place(accesses: Sequence[Access], flows: dict[int, Flow], widths: Sequence[int]) -> tuple[list[int], int]:
+def place(
+    accesses: Sequence[Access], flows: dict[int, Flow], widths: Sequence[int], held: Set[int] = frozenset()
+) -> tuple[list[int], int]:
     """Byte offset of every register, and the size of the register file.
 
-    widths: bits of each register, 16 to 128. flows: of the records that branch or end.
+    widths: bits of each register, 16 to 128. flows: of the records that branch or end. held: registers that share
+    with none, since something reads them for longer than the instruction that names them (wgmma reads A until a wait).
     """
     intervals = _intervals(accesses, flows, len(widths))
+    for register in held:
+        intervals[register] = (0, len(accesses) - 1)
     return _scan(intervals, widths)
 
 

@@ -223,4 +223,44 @@ MACHETE_EXPORT void CuteDSLRT_TVMFFISetRaisedCudaLaunchError(SetRaised raise, in
     CuteDSLRT_TVMFFISetRaisedCudaError(raise, code);
 }
 
+// Names that no other library exports (programs/object_code.py).
+#define ALIAS(alias_name, name) MACHETE_EXPORT decltype(name) alias_name __attribute__((alias(#name)))
+ALIAS(McudaLibraryLoadData, _cudaLibraryLoadData);
+ALIAS(McuLibraryLoadData, _cuLibraryLoadData);
+ALIAS(McudaLibraryUnload, _cudaLibraryUnload);
+ALIAS(McuLibraryUnload, _cuLibraryUnload);
+ALIAS(McudaLibraryGetKernel, _cudaLibraryGetKernel);
+ALIAS(McuLibraryGetKernel, _cuLibraryGetKernel);
+ALIAS(McudaKernelSetAttributeForDevice, _cudaKernelSetAttributeForDevice);
+ALIAS(McudaFuncSetAttribute, _cudaFuncSetAttribute);
+ALIAS(McuKernelGetAttribute, _cuKernelGetAttribute);
+ALIAS(McudaLaunchKernelEx, _cudaLaunchKernelEx);
+ALIAS(McudaLaunchKernel, _cudaLaunchKernel);
+ALIAS(Muda_dialect_init_library_once, cuda_dialect_init_library_once);
+ALIAS(Muda_dialect_unload_library_once, cuda_dialect_unload_library_once);
+ALIAS(McudaGetDevice, _cudaGetDevice);
+ALIAS(McuDeviceGet, _cuDeviceGet);
+ALIAS(McudaSetDevice, _cudaSetDevice);
+ALIAS(McudaGetDeviceCount, _cudaGetDeviceCount);
+ALIAS(McudaDeviceGetAttribute, _cudaDeviceGetAttribute);
+ALIAS(McudaOccupancyMaxActiveBlocksPerMultiprocessor, _cudaOccupancyMaxActiveBlocksPerMultiprocessor);
+ALIAS(McudaDeviceSynchronize, _cudaDeviceSynchronize);
+ALIAS(McudaStreamSynchronize, _cudaStreamSynchronize);
+ALIAS(McudaStreamWaitEvent, _cudaStreamWaitEvent);
+ALIAS(McudaMemset, _cudaMemset);
+ALIAS(McudaMemsetAsync, _cudaMemsetAsync);
+ALIAS(McudaMemcpy, _cudaMemcpy);
+ALIAS(McudaMemcpyAsync, _cudaMemcpyAsync);
+ALIAS(McudaMalloc, _cudaMalloc);
+ALIAS(McudaMallocAsync, _cudaMallocAsync);
+ALIAS(McudaFree, _cudaFree);
+ALIAS(McudaFreeAsync, _cudaFreeAsync);
+ALIAS(McuTensorMapEncodeTiled, _cuTensorMapEncodeTiled);
+ALIAS(Muda_dialect_get_error_name, cuda_dialect_get_error_name);
+ALIAS(Muda_dialect_print_on_error, cuda_dialect_print_on_error);
+ALIAS(Muda_dialect_assert_success, cuda_dialect_assert_success);
+ALIAS(MuteDSLRT_TVMFFISetRaisedCudaError, CuteDSLRT_TVMFFISetRaisedCudaError);
+ALIAS(MuteDSLRT_TVMFFISetRaisedCudaLaunchError, CuteDSLRT_TVMFFISetRaisedCudaLaunchError);
+#undef ALIAS
+
 }  // extern "C"

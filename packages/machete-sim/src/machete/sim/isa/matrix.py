@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from ..ptx import Vector
+from ..registers import Register
 from .form import Groups, form
 from .types import ADDR64
 
@@ -190,7 +191,10 @@ def wgmma(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
     accumulators = n // 4 if d == "f16" else n // 2
     registers = _registers(asm, ops[0], accumulators, dest=True)
     if in_registers:
-        registers += _registers(asm, ops[1], 4)
+        operands = _registers(asm, ops[1], 4)
+        # Else a later register in the same place looks like one of these, overwritten.
+        asm.held.update(register for register in operands if isinstance(register, Register))
+        registers += operands
         a_source = 0
     else:
         a_source = asm.source(ops[1], "b64")

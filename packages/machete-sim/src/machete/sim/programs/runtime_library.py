@@ -14,6 +14,46 @@ from .device import Device
 # The DSL takes a library for its runtime by this name.
 FILE_NAME = "libcute_dsl_runtime.so"
 
+# What it exports of the DSL's own.
+FUNCTIONS = (
+    "CuteDSLRT_TVMFFISetRaisedCudaError",
+    "CuteDSLRT_TVMFFISetRaisedCudaLaunchError",
+    "_cuDeviceGet",
+    "_cuKernelGetAttribute",
+    "_cuLibraryGetKernel",
+    "_cuLibraryLoadData",
+    "_cuLibraryUnload",
+    "_cuTensorMapEncodeTiled",
+    "_cudaDeviceGetAttribute",
+    "_cudaDeviceSynchronize",
+    "_cudaFree",
+    "_cudaFreeAsync",
+    "_cudaFuncSetAttribute",
+    "_cudaGetDevice",
+    "_cudaGetDeviceCount",
+    "_cudaKernelSetAttributeForDevice",
+    "_cudaLaunchKernel",
+    "_cudaLaunchKernelEx",
+    "_cudaLibraryGetKernel",
+    "_cudaLibraryLoadData",
+    "_cudaLibraryUnload",
+    "_cudaMalloc",
+    "_cudaMallocAsync",
+    "_cudaMemcpy",
+    "_cudaMemcpyAsync",
+    "_cudaMemset",
+    "_cudaMemsetAsync",
+    "_cudaOccupancyMaxActiveBlocksPerMultiprocessor",
+    "_cudaSetDevice",
+    "_cudaStreamSynchronize",
+    "_cudaStreamWaitEvent",
+    "cuda_dialect_assert_success",
+    "cuda_dialect_get_error_name",
+    "cuda_dialect_init_library_once",
+    "cuda_dialect_print_on_error",
+    "cuda_dialect_unload_library_once",
+)
+
 
 class LaunchRecord(ctypes.Structure):
     """`Launch` of launches.hpp."""
@@ -70,15 +110,12 @@ class RuntimeLibrary:
         self._device = DeviceRecord(major, minor, device.sms, device.shared_bytes)
         self._presenting = False
 
+    def addresses(self) -> dict[str, int]:
+        """Where the functions of the DSL's runtime are, by name."""
+        found = {name: ctypes.cast(getattr(self.library, name), ctypes.c_void_p).value for name in FUNCTIONS}
+        return {name: address for name, address in found.items() if address is not None}
+
     def connect(self) -> None:
-        """Raises SimulationError if the DSL's own runtime would be called all the same."""
-        everywhere = ctypes.CDLL(None)  # what libraries that were loaded for all to see export
-        if hasattr(everywhere, _LAUNCHES) and _address(everywhere) != _address(self.library):
-            raise SimulationError(
-                "the DSL's own runtime library was loaded for all to see, as flash-attn-4 does when it is imported: "
-                "kernels would be launched through it. Import such packages inside the context only, or run the script "
-                "with machete-sim run"
-            )
         self.library.machete_sim_connect(self._callbacks[0], ctypes.byref(self._device))
 
     def present(self, exchange_api: int, on_device: Callable[[Any], bool], place: Callable[[Any], None]) -> None:
@@ -134,13 +171,6 @@ def path() -> Path:
     if not found.exists():
         raise SimulationError(f"{found} is missing: the installation of machete-sim is incomplete; reinstall it")
     return found
-
-
-_LAUNCHES = "_cudaLaunchKernelEx"
-
-
-def _address(library: ctypes.CDLL) -> int | None:
-    return ctypes.cast(getattr(library, _LAUNCHES), ctypes.c_void_p).value
 
 
 @cache

@@ -8,6 +8,7 @@ launched by the host code that it compiled, and executed from their PTX.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import importlib.util
 import os
 import re
@@ -28,7 +29,8 @@ from torch.overrides import _get_current_function_mode_stack
 
 from .device import Device
 from .images import Images
-from .runtime_library import RuntimeLibrary, exchange_api_address
+from .object_code import redirect
+from .runtime_library import FUNCTIONS, RuntimeLibrary, exchange_api_address
 
 if TYPE_CHECKING:
     from .tensors import PlacementMode
@@ -399,7 +401,9 @@ def _dsl(replace: Replacements, simulated: Simulated) -> None:
     import cutlass
     import cutlass.cute.testing
     import cutlass.testing
-    from cutlass.base_dsl import dsl, env_manager, jit_executor
+    from cutlass._mlir._mlir_libs._cutlass_ir import _execution_engine
+    from cutlass.base_dsl import compiler, dsl, env_manager, jit_executor
+    from cutlass.base_dsl.export import external_binary_module
     from cutlass.cutlass_dsl import cuda_jit_executor
     from cutlass.utils.hardware_info import HardwareInfo
 
@@ -429,6 +433,25 @@ def _dsl(replace: Replacements, simulated: Simulated) -> None:
         return result
 
     replace.attribute(dsl.BaseDSL, "_compile_or_jit_module", compile_and_register)
+
+    # Whatever other libraries of the process export: host code calls the stand-in's functions.
+    jit = compiler.Compiler.jit
+
+    def register_and_jit(self: Any, *args: Any, **kwargs: Any) -> Any:
+        engine = jit(self, *args, **kwargs)
+        for name, address in simulated.library.addresses().items():
+            engine.raw_register_runtime(name, ctypes.c_void_p(address))
+        return engine
+
+    replace.attribute(compiler.Compiler, "jit", register_and_jit)
+    load_object = _execution_engine.BinaryExecutionEngine
+
+    def redirect_and_load(code: bytes, *args: Any) -> Any:
+        return load_object(redirect(code, FUNCTIONS) if code else code, *args)
+
+    replace.attribute(_execution_engine, "BinaryExecutionEngine", redirect_and_load)
+    provider = external_binary_module.ExternalBinaryModule.load_provider
+    replace.attribute(provider, "execution_engine_constructor", redirect_and_load)
 
     run_compiled = jit_executor.JitExecutor.run_compiled_program
 
