@@ -102,17 +102,15 @@ def test_what_is_within_the_spread_does_not_win() -> None:
     )
 
 
-def test_single_kernels_wait_for_the_one_before_on_the_device() -> None:
+def test_kernels_wait_for_the_one_ahead_on_the_device() -> None:
+    """All of them do; only those of a graph may start beside it one CTA at a time."""
     ops, _ = graph_of_ops("cpu")
-    graph, standalone = lower(ops, "graph"), lower(ops, "standalone")
-    for kernel in graph.singles:  # type: ignore[attr-defined]
-        artefact = kernel.compile()
-        assert artefact.programmatic
-        assert "griddepcontrol.wait" in artefact.ptx
-        assert "griddepcontrol.launch_dependents" in artefact.ptx
-    for kernel in standalone.singles:  # type: ignore[attr-defined]
-        assert "griddepcontrol" not in kernel.compile().ptx
-        assert not kernel.compile().programmatic
+    for lowering, programmatic in (("graph", True), ("standalone", False)):
+        for kernel in lower(ops, lowering).singles:  # type: ignore[attr-defined]
+            artefact = kernel.compile()
+            assert artefact.programmatic is programmatic
+            assert "griddepcontrol.wait" in artefact.ptx
+            assert "griddepcontrol.launch_dependents" in artefact.ptx
 
 
 def test_programmatic_kernels_of_dependent_ops_are_refused() -> None:
