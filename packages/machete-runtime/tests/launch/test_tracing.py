@@ -182,5 +182,5 @@ def test_a_kernel_without_trace_has_nothing_of_it(
     assert code_of(after.ptx) == code_of(before.ptx)
     assert "red.global.add.u32" not in after.ptx
     assert "red.global.add.u32" in traced.ptx
-    without, with_trace = (code_of(one.ptx).count(".param .u64 kernel") for one in (after, traced))
-    assert with_trace == without + 1
+    parameters = [code_of(one.ptx).count(".param .u64 kernel") for one in (after, traced)]
+    assert parameters[1] == parameters[0] + 1, "the address of the buffer"
