@@ -30,6 +30,10 @@ def layer(n: dict[str, Any]) -> torch.Tensor:
 #: (page, words that pick the example) to (name of the result, its value from the example's other names).
 EXAMPLES = {
     ("gemm", "GemmOp"): ("y", lambda n: n["x"].double() @ n["w"].double().T),
+    ("gemm", "linear("): (
+        "z",
+        lambda n: functional.silu(functional.linear(n["x"].double(), n["weight"].double(), n["bias"].double())),
+    ),
     ("fusions", "epilogue ="): (
         "y",
         lambda n: functional.gelu(n["x"].double() @ n["w"].double().T + n["bias"].double()) + n["x"].double(),

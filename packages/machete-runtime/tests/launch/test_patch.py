@@ -42,24 +42,28 @@ def test_kernel_writes_each_word(count: int) -> None:
     assert (words == expected).all()
 
 
-def test_launch_config_is_that_of_the_driver() -> None:
+@pytest.mark.parametrize("overlapping", [False, True])
+def test_launch_config_is_that_of_the_driver(overlapping: bool) -> None:
     """Byte for byte what `cuda.bindings` lays out, whose declarations come from NVIDIA's header."""
     driver = pytest.importorskip("cuda.bindings.driver")
-    attribute = driver.CUlaunchAttribute()
-    attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
-    attribute.value.cooperative = 1
+    identifiers, wanted = driver.CUlaunchAttributeID, [driver.CUlaunchAttribute() for _ in range(1 + overlapping)]
+    wanted[0].id, wanted[0].value.cooperative = identifiers.CU_LAUNCH_ATTRIBUTE_COOPERATIVE, 1
+    if overlapping:
+        wanted[1].id = identifiers.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+        wanted[1].value.programmaticStreamSerializationAllowed = 1
     theirs = driver.CUlaunchConfig()
     theirs.gridDimX, theirs.gridDimY, theirs.gridDimZ = 132, 1, 1
     theirs.blockDimX, theirs.blockDimY, theirs.blockDimZ = 384, 1, 1
     theirs.sharedMemBytes = 200_000
     theirs.hStream = driver.CUstream(0x1234)
-    theirs.attrs, theirs.numAttrs = [attribute], 1
-    ours = launch_config(132, 384, 200_000, 0x1234, cooperative=True)
+    theirs.attrs, theirs.numAttrs = wanted, len(wanted)
+    ours = launch_config(132, 384, 200_000, 0x1234, cooperative=True, overlapping=overlapping)
     attributes = LaunchConfig.attributes.offset
     pointer = slice(attributes, attributes + 8)
     mine, other = bytearray(bytes(ours)), bytearray(ctypes.string_at(theirs.getPtr(), ctypes.sizeof(LaunchConfig)))
-    assert bytes(ours.attributes.contents) == ctypes.string_at(
-        int.from_bytes(other[pointer], "little"), ctypes.sizeof(LaunchAttribute)
+    nbytes = len(wanted) * ctypes.sizeof(LaunchAttribute)
+    assert ctypes.string_at(ours.attributes, nbytes) == ctypes.string_at(
+        int.from_bytes(other[pointer], "little"), nbytes
     )
     mine[pointer] = other[pointer] = bytes(8)
     assert mine == other

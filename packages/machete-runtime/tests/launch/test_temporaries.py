@@ -134,3 +134,22 @@ def test_random_graphs_of_temporaries(arch: str, device: str, op_classes, steps,
     ops += op_classes.Scale.schedule(x=tensors[-1], y=out, factor=1.0)
     Megakernel(ops, arch=arch if device == "cpu" else None, seed=seed).run()
     assert torch.equal(out, values[-1])
+
+
+def test_zeroed_temporaries_start_with_zeros_and_share_no_memory(
+    arch: str, device: str, op_classes: SimpleNamespace
+) -> None:
+    """One that is not zeroed is used before and after it; it is read before anybody has written it."""
+    x, y = torch.arange(700.0, device=device), torch.zeros(700, device=device)
+    first, last = (temporary((700,), torch.float32, device) for _ in range(2))
+    zeros = temporary((700,), torch.float32, device, zeroed=True)
+    ops = (
+        op_classes.Scale.schedule(x=x, y=first)
+        + op_classes.Add.schedule(x=first, y=zeros, z=last)
+        + op_classes.Scale.schedule(x=last, y=y)
+    )
+    assert placed(ops)[1] == 3 * aligned(2800)
+    kernel = Megakernel(ops, arch=arch if device == "cpu" else None)
+    for _ in range(2):
+        kernel.run()
+        assert torch.equal(y, 4 * x)

@@ -137,3 +137,24 @@ def test_tables_are_int32_and_equal_queues_compare_equal():
     assert hash(one) == hash(same)
     assert one != other
     assert one.rows[:, [FIRST, COUNT, STEP]].min() >= 0
+
+
+@given(
+    tiles=st.lists(st.integers(1, 9), min_size=1, max_size=3),
+    axis=st.integers(0, 2),
+    length=st.integers(1, 12),
+    num_sms=st.integers(1, 7),
+)
+def test_panels_hand_out_every_tile_once(tiles: list[int], axis: int, length: int, num_sms: int) -> None:
+    grouping = Grouping.whole(tuple(tiles))
+    lines = grouping.panels(axis % len(tiles), length)
+    ranges = deal(grouping, np.zeros(num_sms), np.zeros(num_sms), 0, 1.0, False, lines)
+    assert sorted(tiles_of(ranges)) == list(range(grouping.num_tiles))
+
+
+def test_tiles_of_a_panel_run_side_by_side() -> None:
+    """Six SMs and panels of three rows: two columns of a panel at a time."""
+    grouping = Grouping.whole((4, 4))
+    ranges = deal(grouping, np.zeros(6), np.zeros(6), 0, 1.0, False, grouping.panels(0, 3))
+    first = [ranges.first[ranges.sm == sm][0] for sm in range(6)]
+    assert [divmod(int(tile), 4) for tile in first] == [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1)]
