@@ -121,7 +121,7 @@ class LoadRing(_Ring):
         """Wait until the next stage is free, and few enough bytes are on their way."""
         page = self.state[0]
         if self.in_flight is not None:
-            self._throttle(page)
+            self._throttle(page, *self.in_flight)
         for i in range(self.stage_pages):
             ptx.mbarrier_wait(self._barrier(self.layout.empty_offset, page + i), self.state[1])
         self._pass_followers(page)
@@ -129,13 +129,12 @@ class LoadRing(_Ring):
         return self._stage(page)
 
     @cute.jit
-    def _throttle(self, page):
+    def _throttle(self, page, first: cutlass.Constexpr, ramp: cutlass.Constexpr, steady: cutlass.Constexpr):
         """Wait for the landing of the stage as far back as pages may be in flight.
 
         Its barrier has not moved on: only the loader fills the stage again. On the first trip there may be none so far
         back; a barrier that nobody has used yet counts as through with the phase before its first.
         """
-        first, ramp, steady = self.in_flight
         limit = Int32(steady)
         if self.state[2] < ramp:
             limit = Int32(first)
