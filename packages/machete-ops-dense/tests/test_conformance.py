@@ -15,6 +15,7 @@ from machete.megakernel.conformance import Case, Conformance
 
 BF16 = torch.bfloat16
 ROUNDED = 3e-3  # one rounding to bfloat16
+ROUNDED_TWICE = 6e-3  # the normalised rows too, as operands of the tensor cores
 EPS = 1e-5
 
 Tensors = dict[str, torch.Tensor]
@@ -101,5 +102,5 @@ class TestGemm(Conformance):
         gemm_case("tiles", 70, 50, 128),
         gemm_case("row", 1, 40, 256),
         Case(GemmOp, fused_tiles, lambda a, b, bias: {"c": (a @ b.mT + bias).relu()}, ROUNDED, "tiles-fused"),
-        Case(GemmOp, fused_row, fused_row_reference, ROUNDED, "row-fused"),
+        Case(GemmOp, fused_row, fused_row_reference, ROUNDED_TWICE, "row-fused"),
     ]

@@ -108,7 +108,7 @@ class Layer:
 GATE_UP, DOWN = "GemmOp_RmsNormOnLoad_GluPair", "GemmOp_ResidualAdd"
 
 
-@pytest.mark.parametrize("m", [1, 4])
+@pytest.mark.parametrize("m", [1, 4, 16])
 def test_a_layer_becomes_two_ops(m: int) -> None:
     layer = Layer(m)
     ops = fuse(layer.ops(), temporaries=layer.temporaries)
@@ -122,7 +122,7 @@ def test_a_layer_becomes_two_ops(m: int) -> None:
 
 
 def test_more_rows_fuse_what_tiles_take() -> None:
-    layer = Layer(5)
+    layer = Layer(17)
     ops = fuse(layer.ops(), temporaries=layer.temporaries)
     assert names(ops) == ["RMSNormOp", "GemmOp", "GluOp", DOWN]
 

@@ -215,7 +215,7 @@ class SplitFewRowsGemm(FewRowsGemm):
         # Bound methods, not `sums.method()`, which the DSL takes for a mutation where control flow is dynamic.
         rows = RowFragments(self.a_dtype, self.slice_k, self.tile_size_M)
         sums = SharedSums(page_ptr, self.tile_size_M, self.tile_size_N)
-        fetch, add, store = sums.fetch, sums.add, sums.store
+        fetch, add, store, has_piece = sums.fetch, sums.add, sums.store, sums.has_piece
         hand_over, take_over = sums.hand_over, sums.take_over
         rows.load(a, own * self.slice_k)
         for number in cutlass.range(tiles.count, unroll=1):
@@ -226,7 +226,7 @@ class SplitFewRowsGemm(FewRowsGemm):
                 totals = add(products)
                 if own < self.S - 1:
                     hand_over(partial, tile, own, totals)
-                else:
+                elif has_piece():  # the others would fetch what this warp may have overwritten
                     fetched = fetch(c, epilogue, column)
                     store(c, combine, epilogue, column, take_over(partial, tile, own, totals), fetched)
 
@@ -451,7 +451,7 @@ class SharedSums:
     def fetch(self, c, epilogue, column):
         """What the epilogues read for the lane's results; this may run long before the sums are there.
 
-        Warps without a piece fetch elements that are there, and nobody looks at them.
+        Warps without a piece may do so before `add`: they fetch elements of the tile, and nobody looks at them.
         """
         return fetch_pair(c, epilogue, 0, self.row(), column + self.column())
 

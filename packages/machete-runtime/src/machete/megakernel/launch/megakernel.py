@@ -334,8 +334,10 @@ class Megakernel:
         assert bound.state is not None
         started = time.perf_counter()
         parameters, regions = bound.state.parameters(), bound.state.regions(bound.binding)
-        result = simulate(self.compile(), parameters, regions, self.plan.num_sms, self.seed, progress)
-        bound.check()
+        try:
+            result = simulate(self.compile(), parameters, regions, self.plan.num_sms, self.seed, progress)
+        finally:
+            bound.check()  # a kernel that was stopped reads what never came: not what is wrong with it
         seconds = time.perf_counter() - started
         return RunReport(
             "simulator",
