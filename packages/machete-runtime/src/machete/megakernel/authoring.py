@@ -1,7 +1,7 @@
 """What the author of an op calls in device code, beside the DSL itself."""
 
 from .device.kernel import COMPUTE_THREADS, COMPUTE_WARPS, sync_compute_threads
-from .device.ptx import global_pointer, lane_index, shared_pointer, store_tagged, take_tagged
+from .device.ptx import global_pointer, lane_index, shared_pointer, store_tagged
 
 __all__ = [
     "COMPUTE_THREADS",
@@ -11,5 +11,4 @@ __all__ = [
     "shared_pointer",
     "store_tagged",
     "sync_compute_threads",
-    "take_tagged",
 ]

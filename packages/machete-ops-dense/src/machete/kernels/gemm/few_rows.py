@@ -25,7 +25,6 @@ from machete.megakernel.authoring import (
     shared_pointer,
     store_tagged,
     sync_compute_threads,
-    take_tagged,
 )
 
 from .epilogue import fetch_pair, rounded_pair, store_pair, unpacked_pair
@@ -207,10 +206,10 @@ class SplitFewRowsGemm(FewRowsGemm):
                 if tiles.index(number, "S") == own:
                     found = Int32(1)
             if found == 1:
-                self._multiply_slice(own, ring, tiles, page_ptr, a, c, partial, combine, epilogue)
+                self._multiply_slice(own, ring, tiles, dependencies, page_ptr, a, c, partial, combine, epilogue)
 
     @cute.jit
-    def _multiply_slice(self, own, ring, tiles, page_ptr, a, c, partial, combine, epilogue):
+    def _multiply_slice(self, own, ring, tiles, dependencies, page_ptr, a, c, partial, combine, epilogue):
         """All tiles of the range that are of slice `own`."""
         # Bound methods, not `sums.method()`, which the DSL takes for a mutation where control flow is dynamic.
         rows = RowFragments(self.a_dtype, self.slice_k, self.tile_size_M)
@@ -228,7 +227,7 @@ class SplitFewRowsGemm(FewRowsGemm):
                     hand_over(partial, tile, own, totals)
                 elif has_piece():  # the others would fetch what this warp may have overwritten
                     fetched = fetch(c, epilogue, column)
-                    store(c, combine, epilogue, column, take_over(partial, tile, own, totals), fetched)
+                    store(c, combine, epilogue, column, take_over(dependencies, partial, tile, own, totals), fetched)
 
 
 def compute_warp():
@@ -508,7 +507,7 @@ class SharedSums:
                 store_tagged(address_of(partial, tile, own, matrix), totals[matrix * 2], totals[matrix * 2 + 1])
 
     @cute.jit
-    def take_over(self, partial, tile, own, totals):
+    def take_over(self, dependencies, partial, tile, own, totals):
         """The totals of all slices, in their order, the own one last. Leaves zeros behind for the next launch."""
         everything = cute.make_rmem_tensor((cute.size(totals),), Float32)
         everything.fill(0.0)
@@ -516,7 +515,7 @@ class SharedSums:
         if self.has_piece():
             for number in cutlass.range(own, unroll=1):
                 for matrix in cutlass.range_constexpr(cute.size(totals) // 2):
-                    pair = take_tagged(address_of(partial, tile, number, matrix))
+                    pair = dependencies.take_tagged(address_of(partial, tile, number, matrix))
                     for i in cutlass.range_constexpr(2):
                         everything[matrix * 2 + i] = everything[matrix * 2 + i] + pair[i]
         for i in cutlass.range_constexpr(cute.size(totals)):

@@ -98,6 +98,16 @@ class Dependencies:
         """Wait until everything that this instruction depends on has been written."""
         self.waits.until("dependency", self.clear, self.parity)
 
+    def take_tagged(self, address):
+        """Each lane of a warp: wait for the two float32 values that `store_tagged` stores to its `address`, Int64.
+
+        Zeros are there afterwards. For what SMs of one op hand over to one another: whoever stores must not wait for
+        this one.
+        """
+        values = self.waits.take_tagged(address)
+        self.waits.meet()
+        return values
+
 
 class BoundOp:
     """Reads an op's record; one per kind and role in the traced code."""

@@ -11,6 +11,8 @@ from cutlass import Int32, Int64, Numeric, Uint32
 from cutlass._mlir.dialects import llvm
 from cutlass.cutlass_dsl import T
 
+from machete.megakernel.plan.shared import ALARM_STATUS, STATUS_BYTES, WARPS
+
 _ptx = cute.arch.inline_ptx
 
 
@@ -47,79 +49,121 @@ def mbarrier_expect(barrier, nbytes) -> None:
     _ptx("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [{$r0}], {$r1};", read_only_args=[barrier, nbytes])
 
 
-_QUIET_TRIES = 64  # before a wait looks at the alarm and at the clock
+#: Tries of a wait between two looks at what others say.
+_QUIET_TRIES = 64
+
+# Offsets in what a warp says of itself, see `device.waiting`.
+_ID, _WHERE, _EXPECTED, _REASON, _OP, _TILE, _GIVEN_UP, _SEEN = range(0, STATUS_BYTES, 4)
 
 
-def _judge(reason: int, where: str) -> str:
-    """What a wait does now and then that has not ended for a while: back to LAB_RETRY, or give up.
-
-    `$2`, `$3` are the shared addresses of the head of the alarm and of the warp's status (`device.waiting`), `$4` is
-    what was expected, and `where` an instruction that puts what was waited for into the register of that name.
-    """
-    passive = "" if reason else "bra LAB_RETRY;"
-    return f"""
-ld.volatile.shared.u32 word, [$2+16];
-setp.ne.u32 done, word, 0;
-@done bra LAB_GIVE_UP;
-ld.shared.u64 place, [$2];
-ld.relaxed.gpu.global.u32 word, [place];
-setp.ne.u32 done, word, 0;
-@done bra LAB_ALARM;
-{passive}
-ld.shared.u64 patience, [$2+24];
-setp.eq.u64 done, patience, 0;
-@done bra LAB_RETRY;
-mov.u64 now, %globaltimer;
-setp.eq.u32 done, tries, {_QUIET_TRIES};
-@done mov.u64 begun, now;
-sub.u64 now, now, begun;
-setp.lt.u64 done, now, patience;
-@done bra LAB_RETRY;
-atom.relaxed.gpu.global.cas.b32 word, [place], 0, 1;
-setp.ne.u32 done, word, 0;
-@done bra LAB_ALARM;
-ld.shared.u64 place, [$2+8];
-ld.shared.u32 word, [$2+20];
-sub.u32 tries, $3, $2;
-{where}
-st.global.v4.u32 [place], {{{reason}, word, tries, where}};
-ld.shared.v2.u32 {{word, tries}}, [$3];
-st.global.v4.u32 [place+16], {{word, tries, $4, seen}};
-LAB_ALARM:
-st.volatile.shared.u32 [$2+16], 1;
-LAB_GIVE_UP:
-mov.u32 $0, 1;
-"""
-
-
-_WAIT_REGISTERS = """
-.reg .pred done;
-.reg .u32 tries, word, seen, where;
-.reg .u64 place, patience, now, begun;
-mov.u32 $0, 0;
-"""
-
-
-def mbarrier_wait(barrier, parity, head, status, reason: int) -> Int32:
+def mbarrier_wait(barrier, parity, status, reason: int) -> Int32:
     """Wait until the phase of parity `parity` is complete (mbarrier.try_wait.parity, acquire at CTA scope).
 
-    Returns 0; or 1 if the wait was given up: `device.waiting` says what `head`, `status` and `reason` are. With
-    reason 0 it is given up only where another was.
+    Returns 0; or 1 if the wait was given up: `device.waiting` says what `status` and `reason` are. It is inlined where
+    accumulators live, so what it does beside trying is short and takes one register.
     """
-    attempt = "mbarrier.try_wait.parity.shared::cta.b64 done, [$1], $4;\n@done bra LAB_DONE;\n"
-    text = f"""{{{_WAIT_REGISTERS}{attempt}
-mov.u32 tries, 0;
-mov.u32 seen, 0;
+    attempt = "mbarrier.try_wait.parity.shared::cta.b64 done, [$1], $2;"
+    begin = end = ""
+    if reason:
+        begin = (
+            f"mov.u32 word, %clock; or.b32 word, word, 1; st.volatile.shared.v4.u32 [$3], {{word, $1, $2, {reason}}};"
+        )
+        end = f"st.volatile.shared.u32 [$3+{_ID}], 0;"
+    text = f"""{{
+.reg .pred done;
+.reg .u32 word;
+mov.u32 $0, 0;
+{attempt}
+@done bra LAB_DONE;
+{begin}
 LAB_RETRY:
 {attempt}
+@done bra LAB_END;
+ld.volatile.shared.u32 word, [$3+{_GIVEN_UP}];
+setp.eq.u32 done, word, 0;
+@done bra LAB_RETRY;
+mov.u32 $0, 1;
+LAB_END:
+{end}
+LAB_DONE:
+}}"""
+    return _inline(text, "=&r,r,r,r", Int32(barrier), Int32(parity), Int32(status))
+
+
+def mbarrier_guard(barrier, parity, head, counter: int) -> Int32:
+    """Wait as `mbarrier_wait` does, and meanwhile look after the warps of this CTA, one lane after each.
+
+    A lane whose warp has said the same for longer than allowed raises the alarm, and reports what it says. Once
+    somebody has raised it, here or elsewhere, the lanes tell their warps. Returns 0, or 1 if there was an alarm, the
+    same in all lanes. `head` is that of `device.waiting`, and `counter` the reason of waits for counters.
+    """
+    attempt = "mbarrier.try_wait.parity.shared::cta.b64 done, [$1], $2;"
+    text = f"""{{
+.reg .pred done, alarm, looks;
+.reg .u32 tries, word, lane, own, now, begun, last, where, expected, reason;
+.reg .u64 place;
+mov.u32 $0, 0;
+mov.u32 tries, 0;
+mov.u32 begun, 0;
+mov.u32 last, 0;
+mov.u32 lane, %laneid;
+setp.lt.u32 looks, lane, {WARPS};
+mad.lo.u32 own, lane, {STATUS_BYTES}, $3;
+add.u32 own, own, {ALARM_STATUS};
+LAB_RETRY:
+{attempt}
+@done bra LAB_DONE;
 add.u32 tries, tries, 1;
 and.b32 word, tries, {_QUIET_TRIES - 1};
 setp.ne.u32 done, word, 0;
 @done bra LAB_RETRY;
-{_judge(reason, "sub.u32 where, $1, $2;")}
+ld.shared.u64 place, [$3];
+ld.relaxed.gpu.global.u32 word, [place];
+setp.ne.u32 done, word, 0;
+@done bra LAB_ALARM;
+@!looks bra LAB_RETRY;
+ld.shared.u32 where, [$3+20];
+setp.eq.u32 done, where, 0;
+@done bra LAB_RETRY;
+mov.u64 place, %globaltimer;
+shr.u64 place, place, 20;
+cvt.u32.u64 now, place;
+ld.volatile.shared.u32 word, [own+{_ID}];
+setp.ne.u32 done, word, last;
+mov.u32 last, word;
+@done mov.u32 begun, now;
+sub.u32 now, now, begun;
+setp.lt.u32 done, now, where;
+@done bra LAB_RETRY;
+setp.eq.u32 done, word, 0;
+@done bra LAB_RETRY;
+ld.shared.u64 place, [$3];
+atom.relaxed.gpu.global.cas.b32 word, [place], 0, 1;
+setp.ne.u32 done, word, 0;
+@done bra LAB_ALARM;
+ld.volatile.shared.u32 where, [own+{_WHERE}];
+ld.volatile.shared.u32 expected, [own+{_EXPECTED}];
+ld.volatile.shared.u32 reason, [own+{_REASON}];
+setp.lt.u32 done, reason, {counter};
+@done sub.u32 where, where, $3;
+ld.shared.u64 place, [$3+8];
+ld.shared.u32 word, [$3+16];
+st.global.v4.u32 [place], {{reason, word, lane, where}};
+ld.volatile.shared.u32 word, [own+{_OP}];
+ld.volatile.shared.u32 now, [own+{_TILE}];
+ld.volatile.shared.u32 where, [own+{_SEEN}];
+st.global.v4.u32 [place+16], {{word, now, expected, where}};
+LAB_ALARM:
+mov.u32 $0, 1;
 LAB_DONE:
+setp.ne.u32 alarm, $0, 0;
+vote.sync.any.pred alarm, alarm, -1;
+@!alarm bra LAB_END;
+mov.u32 $0, 1;
+@looks st.volatile.shared.u32 [own+{_GIVEN_UP}], 1;
+LAB_END:
 }}"""
-    return _inline(text, "=&r,r,r,r,r", Int32(barrier), Int32(head), Int32(status), Int32(parity))
+    return _inline(text, "=&r,r,r,r", Int32(barrier), Int32(parity), Int32(head))
 
 
 def mbarrier_settle(barrier, parity, tries: int) -> None:
@@ -166,26 +210,59 @@ def trap() -> None:
     _ptx("trap;")
 
 
-def counter_wait(address, threshold, head, status, reason: int) -> Int32:
+def counter_wait(address, threshold, status, reason: int) -> Int32:
     """Poll a global counter (ld.relaxed.gpu) until it reaches `threshold`; then fence.acquire.gpu makes it an acquire.
 
     An acquire in the loop would throw away the L1 cache after every poll. Returns 0; or 1 if the wait was given up:
-    `device.waiting` says what `head`, `status` and `reason` are.
+    `device.waiting` says what `status` and `reason` are.
     """
-    attempt = "ld.relaxed.gpu.global.u32 seen, [$1];\nsetp.ge.u32 done, seen, $4;\n@done bra LAB_DONE;\n"
-    text = f"""{{{_WAIT_REGISTERS}
+    text = f"""{{
+.reg .pred done;
+.reg .u32 tries, word, seen;
+mov.u32 $0, 0;
 mov.u32 tries, 0;
 LAB_RETRY:
-{attempt}
+ld.relaxed.gpu.global.u32 seen, [$1];
+setp.ge.u32 done, seen, $2;
+@done bra LAB_DONE;
 add.u32 tries, tries, 1;
 and.b32 word, tries, {_QUIET_TRIES - 1};
 setp.ne.u32 done, word, 0;
 @done bra LAB_RETRY;
-{_judge(reason, "cvt.u32.u64 where, $1;")}
+ld.volatile.shared.u32 word, [$3+{_GIVEN_UP}];
+setp.ne.u32 done, word, 0;
+@done bra LAB_GIVE_UP;
+cvt.u32.u64 word, $1;
+st.volatile.shared.u32 [$3+{_WHERE}], word;
+st.volatile.shared.u32 [$3+{_EXPECTED}], $2;
+st.volatile.shared.u32 [$3+{_REASON}], {reason};
+st.volatile.shared.u32 [$3+{_SEEN}], seen;
+ld.volatile.shared.u32 word, [$3+{_ID}];
+setp.ne.u32 done, word, 0;
+@done bra LAB_RETRY;
+mov.u32 word, %clock;
+or.b32 word, word, 1;
+st.volatile.shared.u32 [$3+{_ID}], word;
+bra LAB_RETRY;
+LAB_GIVE_UP:
+mov.u32 $0, 1;
 LAB_DONE:
 fence.acquire.gpu;
 }}"""
-    return _inline(text, "=&r,l,r,r,r", Int64(address), Int32(head), Int32(status), Int32(threshold))
+    return _inline(text, "=&r,l,r,r", Int64(address), Int32(threshold), Int32(status))
+
+
+def forget(status) -> None:
+    """The warp does not wait any more, after `counter_wait` or `take_tagged`."""
+    _ptx("st.volatile.shared.u32 [{$r0}], 0;", read_only_args=[status])
+
+
+def say(status, op, tile) -> None:
+    """What the warp works on."""
+    _ptx(
+        "st.volatile.shared.u32 [{$r0}+%d], {$r1}; st.volatile.shared.u32 [{$r0}+%d], {$r2};" % (_OP, _TILE),
+        read_only_args=[status, op, tile],
+    )
 
 
 def counter_signal(address) -> None:
@@ -202,10 +279,6 @@ def counter_fetch_add(address) -> Uint32:
     )
 
 
-# Polls of a tag before a hand-over inside an op counts as lost: some ten seconds, far beyond any legitimate wait.
-TAG_TRIES = 20_000_000
-
-
 def store_tagged(address, first, second) -> None:
     """Store two float32 values to global memory (16-byte aligned, 16 bytes), each in one word with a tag.
 
@@ -219,13 +292,18 @@ def store_tagged(address, first, second) -> None:
     )
 
 
-def take_tagged(address):
-    """Wait for the two float32 values that `store_tagged` stores to `address`, and put zeros in their place."""
+def take_tagged(address, status, reason: int):
+    """Wait for the two float32 values that `store_tagged` stores to `address`, and put zeros in their place.
+
+    Returns both; and 0, or 1 if the wait was given up.
+    """
+    words = {"quiet": _QUIET_TRIES - 1, "given_up": _GIVEN_UP, "where": _WHERE, "reason": _REASON, "why": reason}
     return _ptx(
         """{
 .reg .pred done;
 .reg .b64 first, second;
 .reg .b32 tries, tag, other;
+mov.u32 {$w2}, 0;
 mov.u32 tries, 0;
 LAB_RETRY:
 ld.relaxed.gpu.global.v2.b64 {first, second}, [{$r0}];
@@ -235,16 +313,30 @@ and.b32 tag, tag, other;
 setp.ne.u32 done, tag, 0;
 @done bra LAB_DONE;
 add.u32 tries, tries, 1;
-setp.gt.u32 done, tries, %d;
-@done trap;
+and.b32 tag, tries, %(quiet)d;
+setp.ne.u32 done, tag, 0;
+@done bra LAB_RETRY;
+ld.volatile.shared.u32 tag, [{$r1}+%(given_up)d];
+setp.ne.u32 done, tag, 0;
+@done bra LAB_GIVE_UP;
+cvt.u32.u64 tag, {$r0};
+st.volatile.shared.u32 [{$r1}+%(where)d], tag;
+st.volatile.shared.u32 [{$r1}+%(reason)d], %(why)d;
+ld.volatile.shared.u32 other, [{$r1}];
+setp.ne.u32 done, other, 0;
+@done bra LAB_RETRY;
+or.b32 tag, tag, 1;
+st.volatile.shared.u32 [{$r1}], tag;
 bra LAB_RETRY;
+LAB_GIVE_UP:
+mov.u32 {$w2}, 1;
 LAB_DONE:
 mov.b64 first, 0;
 st.relaxed.gpu.global.v2.b64 [{$r0}], {first, first};
 }"""
-        % TAG_TRIES,
-        write_only_types=[cutlass.Float32, cutlass.Float32],
-        read_only_args=[address],
+        % words,
+        write_only_types=[cutlass.Float32, cutlass.Float32, Int32],
+        read_only_args=[address, status],
     )
 
 

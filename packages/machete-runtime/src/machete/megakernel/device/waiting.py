@@ -1,13 +1,16 @@
 """Waits that end: for what they wait for, or because it does not come.
 
-A wait tries for a moment, then looks at the clock now and then. Whoever has waited longer than the launch's patience
-raises the alarm, a word in global memory, and reports where it stands. Everybody who waits sees the alarm and gives up
-as well: such a wait returns as if it had succeeded, so that no warp stays away from a barrier that others are in. From
-then on the loader and the storer issue no copies, and every role stops at its next instruction. What the kernel writes
-after that is worthless; the host finds the report and raises an error.
+Every warp that waits for longer than a moment says so in shared memory. The controller waits for everybody, so it is
+the one that looks: whoever has said the same for longer than the launch's patience is stuck. Then the controller raises
+the alarm, a word in global memory, and reports what the warp says. Everybody who waits is told by the controller of its
+CTA, and gives up as well: such a wait returns as if it had succeeded, so that no warp stays away from a barrier that
+others are in. From then on the loader and the storer issue no copies, and every role stops at its next instruction.
+What the kernel writes after that is worthless; the host finds the report and raises an error.
 
-The head of the alarm in shared memory (`plan.shared`): where alarm and report are, whether this CTA has seen the alarm,
-and for each warp the op and the tile that it works on.
+The head of the alarm in shared memory (`plan.shared`) has the addresses of alarm and report (8 bytes each), the CTA,
+and the patience in 2^20 ns (4 bytes each). Then for each warp what it says of itself, words of 4 bytes: a number that
+no other wait has, 0 for none; the barrier or counter; what is expected of it; why the warp waits (`REASONS`); its op
+and tile; whether it has been told to give up; what the counter was when it last looked.
 """
 
 from dataclasses import dataclass
@@ -17,13 +20,13 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64
 
-from machete.megakernel.plan.shared import ALARM_STATUS
+from machete.megakernel.plan.shared import ALARM_STATUS, STATUS_BYTES, WARPS
 
 from . import ptx
 from .tracing import CAUSES, Recorder
 
 #: What the report's first word says: 1 + the position of the cause here.
-REASONS = (*CAUSES, "counter")
+REASONS = (*CAUSES, "counter", "tag")
 #: Waits that may rightly take as long as the kernel, or that end when one of the others does: they raise no alarm.
 PASSIVE = ("fetch", "slot", "dependency")
 
@@ -40,14 +43,17 @@ class Waits:
     @property
     def status(self):
         """Shared address of what this warp says of itself."""
-        return self.head + (self.warp * 8 + ALARM_STATUS)
+        return self.head + (self.warp * STATUS_BYTES + ALARM_STATUS)
 
     def until(self, cause: str, barrier, parity) -> None:
         """Wait until the phase of parity `parity` of an mbarrier is complete, for one of `tracing.CAUSES`."""
 
         def wait() -> None:
-            reason = 0 if cause in PASSIVE else 1 + REASONS.index(cause)
-            failed = ptx.mbarrier_wait(barrier, parity, self.head, self.status, reason)
+            if cause == "slot":
+                failed = ptx.mbarrier_guard(barrier, parity, self.head, _reason("counter"))
+            else:
+                reason = 0 if cause in PASSIVE else _reason(cause)
+                failed = ptx.mbarrier_wait(barrier, parity, self.status, reason)
             self.given_up[0] = self.given_up[0] | failed
 
         if self.recorder is None:
@@ -57,19 +63,28 @@ class Waits:
 
     def counter(self, address, least) -> None:
         """One lane: wait until a global counter has reached `least`, and acquire it. Then `meet`."""
-        reason = 1 + REASONS.index("counter")
-        self.given_up[0] = self.given_up[0] | ptx.counter_wait(address, least, self.head, self.status, reason)
+        self.given_up[0] = self.given_up[0] | ptx.counter_wait(address, least, self.status, _reason("counter"))
+
+    def take_tagged(self, address):
+        """One lane: the two float32 values that another SM hands over by `store_tagged`. Then `meet`."""
+        first, second, failed = ptx.take_tagged(address, self.status, _reason("tag"))
+        self.given_up[0] = self.given_up[0] | failed
+        return first, second
 
     def meet(self) -> None:
-        """The lanes of the warp, which have waited for different counters, go on together."""
+        """The lanes of the warp, which have waited for different things, go on together."""
         self.given_up[0] = ptx.any_lane(self.given_up[0])
+        ptx.forget(self.status)
 
     @cute.jit
     def say(self, op, tile):
-        """What this warp works on, for the report of whoever gives up."""
+        """What this warp works on, for the report if it does not go on."""
         if ptx.lane_index() == 0:
-            ptx.store_shared_word(Int32, self.status, op)
-            ptx.store_shared_word(Int32, self.status + 4, tile)
+            ptx.say(self.status, op, tile)
+
+
+def _reason(name: str) -> int:
+    return 1 + REASONS.index(name)
 
 
 @cute.jit
@@ -77,8 +92,9 @@ def prepare_alarm(head, alarm, report, patience, cta):
     """One thread, before anybody waits: fill in the head. `patience` is Int64, in ns; 0 waits for ever."""
     ptx.store_shared_word(Int64, head, alarm)
     ptx.store_shared_word(Int64, head + 8, report)
-    ptx.store_shared_word(Int32, head + 16, Int32(0))
-    ptx.store_shared_word(Int32, head + 20, cta)
-    ptx.store_shared_word(Int64, head + 24, patience)
-    for warp in cutlass.range_constexpr(12):
-        ptx.store_shared_word(Int64, head + (ALARM_STATUS + warp * 8), Int64(-1))
+    ptx.store_shared_word(Int32, head + 16, cta)
+    ptx.store_shared_word(Int32, head + 20, Int32((patience + ((1 << 20) - 1)) >> 20))
+    for warp in cutlass.range_constexpr(WARPS):
+        for word in cutlass.range_constexpr(0, STATUS_BYTES, 8):
+            nothing = -1 if word == 16 else 0  # no op, no tile
+            ptx.store_shared_word(Int64, head + (ALARM_STATUS + warp * STATUS_BYTES + word), Int64(nothing))

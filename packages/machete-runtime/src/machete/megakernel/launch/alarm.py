@@ -6,7 +6,7 @@ from typing import Any
 
 from machete.megakernel.abi.errors import HangError
 from machete.megakernel.plan.plan import Plan
-from machete.megakernel.plan.shared import ALARM_STATUS, MBARRIER_BYTES, SharedLayout
+from machete.megakernel.plan.shared import MBARRIER_BYTES, SharedLayout
 
 #: Who waited for what, by the number that the report has for it: 1 + the position in `device.waiting.REASONS`.
 REASONS = {
@@ -16,20 +16,23 @@ REASONS = {
     7: ("a compute warp", "a free place on the way to the store phase"),
     8: ("the storer", "results: compute has not forwarded the stage"),
     9: ("the watcher", "signals of other instructions"),
+    10: ("a compute warp", "sums that another SM hands over"),
 }
-COUNTER = 9
+COUNTER, TAG = 9, 10
 ROLES = (*(f"compute warp {warp}" for warp in range(8)), "controller", "loader", "storer", "watcher")
 
 
 def hang(words: list[int], plan: Plan, counters: int, seconds: float) -> HangError:
     """The error for a report; `counters` is the address of the launch's counters, `seconds` its patience."""
-    reason, cta, offset, place, op, tile, expected, seen = words
+    reason, cta, warp, place, op, tile, expected, seen = words
     who, what = REASONS[reason]
-    role = ROLES[(offset - ALARM_STATUS) // 8]
+    role = ROLES[warp]
     if reason == COUNTER:
         number = (place - counters % 2**32) % 2**32 // plan.shared.counter_bytes
         barrier = f"counter {number - 1}"
         state = f"expected at least {expected % 2**32}, seen {seen % 2**32}"
+    elif reason == TAG:
+        barrier, state = f"the word at …{place % 2**32:08x}", "there is no tag"
     else:
         barrier = barrier_name(plan.shared, place + plan.shared.alarm_offset)
         state = f"expected the end of its phase of parity {expected}, which has not come"

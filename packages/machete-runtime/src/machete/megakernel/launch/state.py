@@ -86,8 +86,9 @@ class LaunchState:
         ]
 
     def reset(self) -> None:
-        """After a launch that was given up, and has ended: counters, alarm and report are as before the first."""
+        """After a launch that was given up, and has ended: all is as before the first."""
         self.counters.zero_()
+        self.arena.zero_()
         self.report_words[:] = 0
 
     def set_words(self, positions: np.ndarray, values: np.ndarray) -> None:

@@ -27,9 +27,12 @@ MBARRIER_BYTES = 8
 #: A counter has a cache line of its own: polling one does not slow down signalling another.
 COUNTER_BYTES = 128
 RESIDENT_ALIGNMENT = 128
-#: The head of the alarm: addresses of alarm and report, seen, CTA, patience; then 8 bytes of status for each warp.
+#: The head of the alarm: addresses of alarm and report, CTA, patience; then what each warp says of itself
+#: (`device.waiting`).
 ALARM_STATUS = 32
-ALARM_BYTES = ALARM_STATUS + 12 * 8
+STATUS_BYTES = 32
+WARPS = 12
+ALARM_BYTES = ALARM_STATUS + WARPS * STATUS_BYTES
 
 
 @dataclass(frozen=True)
