@@ -95,6 +95,17 @@ class NeverFrees(Streaming):
     frees = False
 
 
+class NeverHandsOver(Plain):
+    """Takes over what nobody stores."""
+
+    @cute.jit
+    def compute(self, tile_N, x, y, dependencies):
+        dependencies.wait()
+        take_tagged = dependencies.take_tagged
+        if cute.arch.thread_idx()[0] < 32:
+            take_tagged(y.iterator.toint())  # zeros, so there is no tag
+
+
 def nothing(program: Program) -> None:
     """Leave the program as it is."""
 
@@ -144,6 +155,7 @@ FAULTS: list[tuple[type[Op], Callable[[Program], None], str]] = [
     (WaitsTwice, nothing, r"WaitsTwice[\s\S]*mbarrier"),
     (NeverForwards, nothing, r"NeverForwards[\s\S]*mbarrier (out_full|empty|full)\["),
     (NeverFrees, nothing, r"NeverFrees[\s\S]*mbarrier (out_empty|empty)\["),
+    (NeverHandsOver, nothing, r"sums that another SM hands over[\s\S]*NeverHandsOver[\s\S]*there is no tag"),
 ]
 
 

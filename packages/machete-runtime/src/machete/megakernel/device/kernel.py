@@ -28,6 +28,7 @@ from .waiting import Waits, prepare_alarm
 COMPUTE_WARPS = 8
 COMPUTE_THREADS = 32 * COMPUTE_WARPS
 CONTROLLER, LOADER, STORER, WATCHER = (COMPUTE_WARPS + i for i in range(4))
+ROLE_WARPS = {"controller": CONTROLLER, "loader": LOADER, "storer": STORER, "watcher": WATCHER}
 THREADS = COMPUTE_THREADS + 128
 COMPUTE_BARRIER = 1  # named barrier of the compute threads; 0 is the whole CTA, ops may use 2..15
 
@@ -311,7 +312,7 @@ class PersistentKernel:
     def _start(self, role: str, base, trace: Int64 | None) -> None:
         """From here on the code is that of `role`: the tracer's, too, if there is one."""
         recorder = None if self.hooks is None else self.hooks.start(trace, role)
-        warp = cute.arch.thread_idx()[0] // 32
+        warp = ROLE_WARPS.get(role, cute.arch.make_warp_uniform(cute.arch.thread_idx()[0] // 32))
         self.waits = Waits(base + self.layout.alarm_offset, warp, ptx.registers(Int32, 0), recorder)
 
     @property

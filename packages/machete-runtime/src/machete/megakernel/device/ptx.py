@@ -52,23 +52,25 @@ def mbarrier_expect(barrier, nbytes) -> None:
 #: Tries of a wait between two looks at what others say.
 _QUIET_TRIES = 64
 
-# Offsets in what a warp says of itself, see `device.waiting`.
-_ID, _WHERE, _EXPECTED, _REASON, _OP, _TILE, _GIVEN_UP, _SEEN = range(0, STATUS_BYTES, 4)
+# Offsets in the head of the alarm, and in what a warp says of itself: `device.waiting`.
+_ALARM, _REPORT, _CTA, _PATIENCE, _GIVEN_UP = 0, 8, 16, 20, 24
+_ID, _WHERE, _EXPECTED, _REASON, _OP, _TILE, _SEEN = range(0, 28, 4)
 
 
-def mbarrier_wait(barrier, parity, status, reason: int) -> Int32:
+def mbarrier_wait(barrier, parity, head, status, reason: int) -> Int32:
     """Wait until the phase of parity `parity` is complete (mbarrier.try_wait.parity, acquire at CTA scope).
 
-    Returns 0; or 1 if the wait was given up: `device.waiting` says what `status` and `reason` are. It is inlined where
-    accumulators live, so what it does beside trying is short and takes one register.
+    Returns 0; or 1 if the wait was given up: `device.waiting` says what `head`, `status` and `reason` are. It is
+    inlined where accumulators live, so what it does beside trying is short and takes one register; and how long it
+    loops depends on nothing that differs in a warp, so that the code around can use uniform registers.
     """
     attempt = "mbarrier.try_wait.parity.shared::cta.b64 done, [$1], $2;"
     begin = end = ""
     if reason:
         begin = (
-            f"mov.u32 word, %clock; or.b32 word, word, 1; st.volatile.shared.v4.u32 [$3], {{word, $1, $2, {reason}}};"
+            f"mov.u32 word, %clock; or.b32 word, word, 1; st.volatile.shared.v4.u32 [$4], {{word, $1, $2, {reason}}};"
         )
-        end = f"st.volatile.shared.u32 [$3+{_ID}], 0;"
+        end = f"st.volatile.shared.u32 [$4+{_ID}], 0;"
     text = f"""{{
 .reg .pred done;
 .reg .u32 word;
@@ -87,29 +89,31 @@ LAB_END:
 {end}
 LAB_DONE:
 }}"""
-    return _inline(text, "=&r,r,r,r", Int32(barrier), Int32(parity), Int32(status))
+    return _inline(text, "=&r,r,r,r,r", Int32(barrier), Int32(parity), Int32(head), Int32(status))
 
 
 def mbarrier_guard(barrier, parity, head, counter: int) -> Int32:
     """Wait as `mbarrier_wait` does, and meanwhile look after the warps of this CTA, one lane after each.
 
-    A lane whose warp has said the same for longer than allowed raises the alarm, and reports what it says. Once
-    somebody has raised it, here or elsewhere, the lanes tell their warps. Returns 0, or 1 if there was an alarm, the
-    same in all lanes. `head` is that of `device.waiting`, and `counter` the reason of waits for counters.
+    If a warp has said the same for longer than allowed, its lane raises the alarm, and reports what it says. Once
+    somebody has raised it, here or elsewhere, all warps of the CTA are told. Returns 0, or 1 if there was an alarm.
+    `head` is that of `device.waiting`, and `counter` the reason of waits for counters. Lanes never branch apart: after
+    code where they may, the compiler would not use uniform registers any more, in any role.
     """
     attempt = "mbarrier.try_wait.parity.shared::cta.b64 done, [$1], $2;"
     text = f"""{{
-.reg .pred done, alarm, looks;
+.reg .pred done, looks, stuck, first;
 .reg .u32 tries, word, lane, own, now, begun, last, where, expected, reason;
 .reg .u64 place;
 mov.u32 $0, 0;
+{attempt}
+@done bra LAB_DONE;
 mov.u32 tries, 0;
 mov.u32 begun, 0;
 mov.u32 last, 0;
 mov.u32 lane, %laneid;
 setp.lt.u32 looks, lane, {WARPS};
 mad.lo.u32 own, lane, {STATUS_BYTES}, $3;
-add.u32 own, own, {ALARM_STATUS};
 LAB_RETRY:
 {attempt}
 @done bra LAB_DONE;
@@ -117,51 +121,51 @@ add.u32 tries, tries, 1;
 and.b32 word, tries, {_QUIET_TRIES - 1};
 setp.ne.u32 done, word, 0;
 @done bra LAB_RETRY;
-ld.shared.u64 place, [$3];
+ld.shared.u64 place, [$3+{_ALARM}];
 ld.relaxed.gpu.global.u32 word, [place];
 setp.ne.u32 done, word, 0;
 @done bra LAB_ALARM;
-@!looks bra LAB_RETRY;
-ld.shared.u32 where, [$3+20];
+ld.shared.u32 where, [$3+{_PATIENCE}];
 setp.eq.u32 done, where, 0;
 @done bra LAB_RETRY;
 mov.u64 place, %globaltimer;
 shr.u64 place, place, 20;
 cvt.u32.u64 now, place;
-ld.volatile.shared.u32 word, [own+{_ID}];
+mov.u32 word, 0;
+@looks ld.volatile.shared.u32 word, [own+{ALARM_STATUS + _ID}];
 setp.ne.u32 done, word, last;
 mov.u32 last, word;
 @done mov.u32 begun, now;
 sub.u32 now, now, begun;
-setp.lt.u32 done, now, where;
-@done bra LAB_RETRY;
+setp.ge.u32 stuck, now, where;
+setp.ne.and.u32 stuck, word, 0, stuck;
+vote.sync.ballot.b32 word, stuck, -1;
 setp.eq.u32 done, word, 0;
 @done bra LAB_RETRY;
-ld.shared.u64 place, [$3];
-atom.relaxed.gpu.global.cas.b32 word, [place], 0, 1;
-setp.ne.u32 done, word, 0;
-@done bra LAB_ALARM;
-ld.volatile.shared.u32 where, [own+{_WHERE}];
-ld.volatile.shared.u32 expected, [own+{_EXPECTED}];
-ld.volatile.shared.u32 reason, [own+{_REASON}];
+brev.b32 word, word;
+clz.b32 word, word;
+setp.eq.u32 first, word, lane;
+ld.shared.u64 place, [$3+{_ALARM}];
+mov.u32 now, 1;
+@first atom.relaxed.gpu.global.cas.b32 now, [place], 0, 1;
+setp.eq.and.u32 first, now, 0, first;
+ld.shared.u64 place, [$3+{_REPORT}];
+ld.shared.u32 now, [$3+{_CTA}];
+mov.u32 reason, 0;
+@first ld.volatile.shared.u32 where, [own+{ALARM_STATUS + _WHERE}];
+@first ld.volatile.shared.u32 expected, [own+{ALARM_STATUS + _EXPECTED}];
+@first ld.volatile.shared.u32 reason, [own+{ALARM_STATUS + _REASON}];
 setp.lt.u32 done, reason, {counter};
 @done sub.u32 where, where, $3;
-ld.shared.u64 place, [$3+8];
-ld.shared.u32 word, [$3+16];
-st.global.v4.u32 [place], {{reason, word, lane, where}};
-ld.volatile.shared.u32 word, [own+{_OP}];
-ld.volatile.shared.u32 now, [own+{_TILE}];
-ld.volatile.shared.u32 where, [own+{_SEEN}];
-st.global.v4.u32 [place+16], {{word, now, expected, where}};
+@first st.global.v4.u32 [place], {{reason, now, lane, where}};
+@first ld.volatile.shared.u32 word, [own+{ALARM_STATUS + _OP}];
+@first ld.volatile.shared.u32 now, [own+{ALARM_STATUS + _TILE}];
+@first ld.volatile.shared.u32 where, [own+{ALARM_STATUS + _SEEN}];
+@first st.global.v4.u32 [place+16], {{word, now, expected, where}};
 LAB_ALARM:
+st.volatile.shared.u32 [$3+{_GIVEN_UP}], 1;
 mov.u32 $0, 1;
 LAB_DONE:
-setp.ne.u32 alarm, $0, 0;
-vote.sync.any.pred alarm, alarm, -1;
-@!alarm bra LAB_END;
-mov.u32 $0, 1;
-@looks st.volatile.shared.u32 [own+{_GIVEN_UP}], 1;
-LAB_END:
 }}"""
     return _inline(text, "=&r,r,r,r", Int32(barrier), Int32(parity), Int32(head))
 
@@ -210,11 +214,11 @@ def trap() -> None:
     _ptx("trap;")
 
 
-def counter_wait(address, threshold, status, reason: int) -> Int32:
+def counter_wait(address, threshold, head, status, reason: int) -> Int32:
     """Poll a global counter (ld.relaxed.gpu) until it reaches `threshold`; then fence.acquire.gpu makes it an acquire.
 
     An acquire in the loop would throw away the L1 cache after every poll. Returns 0; or 1 if the wait was given up:
-    `device.waiting` says what `status` and `reason` are.
+    `device.waiting` says what `head`, `status` and `reason` are.
     """
     text = f"""{{
 .reg .pred done;
@@ -229,7 +233,7 @@ add.u32 tries, tries, 1;
 and.b32 word, tries, {_QUIET_TRIES - 1};
 setp.ne.u32 done, word, 0;
 @done bra LAB_RETRY;
-ld.volatile.shared.u32 word, [$3+{_GIVEN_UP}];
+ld.volatile.shared.u32 word, [$4+{_GIVEN_UP}];
 setp.ne.u32 done, word, 0;
 @done bra LAB_GIVE_UP;
 cvt.u32.u64 word, $1;
@@ -249,7 +253,7 @@ mov.u32 $0, 1;
 LAB_DONE:
 fence.acquire.gpu;
 }}"""
-    return _inline(text, "=&r,l,r,r", Int64(address), Int32(threshold), Int32(status))
+    return _inline(text, "=&r,l,r,r,r", Int64(address), Int32(threshold), Int32(status), Int32(head))
 
 
 def forget(status) -> None:
@@ -292,7 +296,7 @@ def store_tagged(address, first, second) -> None:
     )
 
 
-def take_tagged(address, status, reason: int):
+def take_tagged(address, head, status, reason: int):
     """Wait for the two float32 values that `store_tagged` stores to `address`, and put zeros in their place.
 
     Returns both; and 0, or 1 if the wait was given up.
@@ -316,7 +320,7 @@ add.u32 tries, tries, 1;
 and.b32 tag, tries, %(quiet)d;
 setp.ne.u32 done, tag, 0;
 @done bra LAB_RETRY;
-ld.volatile.shared.u32 tag, [{$r1}+%(given_up)d];
+ld.volatile.shared.u32 tag, [{$r2}+%(given_up)d];
 setp.ne.u32 done, tag, 0;
 @done bra LAB_GIVE_UP;
 cvt.u32.u64 tag, {$r0};
@@ -336,7 +340,7 @@ st.relaxed.gpu.global.v2.b64 [{$r0}], {first, first};
 }"""
         % words,
         write_only_types=[cutlass.Float32, cutlass.Float32, Int32],
-        read_only_args=[address, status],
+        read_only_args=[address, status, head],
     )
 
 

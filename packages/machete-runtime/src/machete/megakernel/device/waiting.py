@@ -8,9 +8,9 @@ others are in. From then on the loader and the storer issue no copies, and every
 What the kernel writes after that is worthless; the host finds the report and raises an error.
 
 The head of the alarm in shared memory (`plan.shared`) has the addresses of alarm and report (8 bytes each), the CTA,
-and the patience in 2^20 ns (4 bytes each). Then for each warp what it says of itself, words of 4 bytes: a number that
-no other wait has, 0 for none; the barrier or counter; what is expected of it; why the warp waits (`REASONS`); its op
-and tile; whether it has been told to give up; what the counter was when it last looked.
+the patience in 2^20 ns, and whether to give up (4 bytes each). Then for each warp what it says of itself, words of 4
+bytes: a number that no other wait has, 0 for none; the barrier or counter; what is expected of it; why the warp waits
+(`REASONS`); its op and tile; what the counter was when it last looked.
 """
 
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ class Waits:
     """How one warp of a role waits."""
 
     head: Any  # Int32 shared address of the head of the alarm
-    warp: Any  # Int32
+    warp: Any  # its number: an int, or Int32 in a uniform register
     given_up: Any  # register array [not 0 once a wait of this warp was given up]
     recorder: Recorder | None
 
@@ -53,7 +53,7 @@ class Waits:
                 failed = ptx.mbarrier_guard(barrier, parity, self.head, _reason("counter"))
             else:
                 reason = 0 if cause in PASSIVE else _reason(cause)
-                failed = ptx.mbarrier_wait(barrier, parity, self.status, reason)
+                failed = ptx.mbarrier_wait(barrier, parity, self.head, self.status, reason)
             self.given_up[0] = self.given_up[0] | failed
 
         if self.recorder is None:
@@ -63,11 +63,13 @@ class Waits:
 
     def counter(self, address, least) -> None:
         """One lane: wait until a global counter has reached `least`, and acquire it. Then `meet`."""
-        self.given_up[0] = self.given_up[0] | ptx.counter_wait(address, least, self.status, _reason("counter"))
+        self.given_up[0] = self.given_up[0] | ptx.counter_wait(
+            address, least, self.head, self.status, _reason("counter")
+        )
 
     def take_tagged(self, address):
         """One lane: the two float32 values that another SM hands over by `store_tagged`. Then `meet`."""
-        first, second, failed = ptx.take_tagged(address, self.status, _reason("tag"))
+        first, second, failed = ptx.take_tagged(address, self.head, self.status, _reason("tag"))
         self.given_up[0] = self.given_up[0] | failed
         return first, second
 
@@ -94,6 +96,7 @@ def prepare_alarm(head, alarm, report, patience, cta):
     ptx.store_shared_word(Int64, head + 8, report)
     ptx.store_shared_word(Int32, head + 16, cta)
     ptx.store_shared_word(Int32, head + 20, Int32((patience + ((1 << 20) - 1)) >> 20))
+    ptx.store_shared_word(Int64, head + 24, Int64(0))
     for warp in cutlass.range_constexpr(WARPS):
         for word in cutlass.range_constexpr(0, STATUS_BYTES, 8):
             nothing = -1 if word == 16 else 0  # no op, no tile
