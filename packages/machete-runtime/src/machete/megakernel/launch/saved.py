@@ -44,7 +44,15 @@ from .slots import lies_in, same_memory
 from .temporaries import ARENA
 
 #: Modules, relative to the runtime, that define what is in the memory that host and device share.
-_PROTOCOL = ("plan/program.py", "plan/record.py", "plan/shared.py", "launch/image.py", "launch/state.py")
+_PROTOCOL = (
+    "plan/program.py",
+    "plan/record.py",
+    "plan/shared.py",
+    "device/waiting.py",
+    "launch/alarm.py",
+    "launch/image.py",
+    "launch/state.py",
+)
 
 _ALIGNMENT = 256  # what allocations of CUDA have at least
 
