@@ -314,7 +314,7 @@ def normalise(
         total = Float32(0.0)
         for i in cutlass.range_constexpr(cute.size(rows[row])):
             total = total + fusion.statistic(rows[row][i])
-        total = warp_sum(total)
+        total = warp_sums([total], lane)
         if lane == 0:
             partial[warp, row, CHUNK] = total
     sync_compute_threads()
@@ -394,7 +394,7 @@ def warp_sums(values, lane):
     """Of 2^n values, the sum of value i over the warp, in the 32 / 2^n lanes from lane i * 32 / 2^n on.
 
     Two lanes that meet each keep one half of the values and hand the other half over, so n values take about n
-    shuffles, and not 5 n.
+    shuffles, and not 5 n. Of one value every lane has the sum.
     """
     distance = 16
     while len(values) > 1:
@@ -408,14 +408,6 @@ def warp_sums(values, lane):
     while distance > 0:
         value = value + cute.arch.shuffle_sync_bfly(value, distance)
         distance //= 2
-    return value
-
-
-@cute.jit
-def warp_sum(value):
-    """The sum over the warp, in every lane."""
-    for shift in cutlass.range_constexpr(5):
-        value = value + cute.arch.shuffle_sync_bfly(value, 16 >> shift)
     return value
 
 

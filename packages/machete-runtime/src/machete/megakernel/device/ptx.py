@@ -286,7 +286,7 @@ def counter_fetch_add(address) -> Uint32:
 def store_tagged(address, first, second) -> None:
     """Store two float32 values to global memory (16-byte aligned, 16 bytes), each in one word with a tag.
 
-    `take_tagged` of another SM may wait for them: there is no other synchronisation, and no fence.
+    `dependencies.take_tagged` of another SM may wait for them: there is no other synchronisation, and no fence.
     """
     _ptx(
         "{ .reg .b64 first, second; .reg .b32 tag; mov.b32 tag, 1;"
