@@ -13,6 +13,7 @@
 #include "fault.hpp"
 #include "inst.hpp"
 #include "products.hpp"
+#include "recorder.hpp"
 #include "tensor_memory.hpp"
 #include "tensormap.hpp"
 
@@ -65,6 +66,8 @@ struct Launch {
     uint64_t seed = 0;
     uint64_t max_instructions = 0;
     bool races = false;  // the happens-before checker runs
+    std::vector<uint32_t> lines;  // for Recorder, which runs if there are some
+    uint64_t max_slices = 0;
     std::vector<Region> regions;
     const uint8_t* params = nullptr;
     uint32_t param_bytes = 0;
@@ -212,6 +215,7 @@ struct WgmmaOperand {  // a pending read of shared memory
     uint64_t group;
     uint64_t checksum;
     uint32_t pc;
+    uint64_t issued;               // ns
     std::vector<uint32_t> chunks;  // addresses of 16 bytes
 };
 
@@ -288,6 +292,7 @@ public:
     const Launch& launch;
     Random random;
     std::unique_ptr<Checker> checker;  // if the launch asks for it
+    std::unique_ptr<Recorder> recorder;  // likewise
     std::string printed;    // by printf
     uint64_t progress = 0;  // bumped by whatever another warp could be waiting for
 

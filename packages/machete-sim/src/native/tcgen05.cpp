@@ -18,7 +18,10 @@ void Machine::issue_tensor(Warp& warp, std::unique_ptr<TensorOperation> operatio
     operation->warp = &warp;
     operation->pc = warp.pc;
     uint64_t& until = warp.cta->tensor_until;
-    operation->time = until = std::max(until, now) + operation->duration();
+    const uint64_t begin = std::max(until, now);
+    operation->time = until = begin + operation->duration();
+    if (recorder && !operation->only_signals())
+        recorder->operation(SliceKind::product, warp, warp.pc, begin, operation->time);
     ++warp.effects;
     ++progress;
     if (warp.cta->tensor_queue.empty()) tensor_busy_.push_back(warp.cta);

@@ -126,7 +126,7 @@ int multiply(RegView& r, const Inst& i, uint32_t mask) {
     }
     ++machine.stats().matrix_instructions;
     Warpgroup& group = cta.warpgroups[w.index / 4];
-    WgmmaOperand pending{group.committed, 0, w.pc, {}};
+    WgmmaOperand pending{group.committed, 0, w.pc, machine.now, {}};
     if (!a_in_registers) add_chunks(a_bits, !kind.a_mn_major, element_bytes(kind.a), 64, kind.k, pending.chunks);
     add_chunks(b_bits, !kind.b_mn_major, element_bytes(kind.b), kind.n, kind.k, pending.chunks);
     if (Checker* checker = machine.checker.get()) {
@@ -169,6 +169,10 @@ int wait(RegView& r, const Inst& i, uint32_t mask) {  // imm: groups that may st
                 format("shared memory that the wgmma at instruction %u reads was overwritten before this wait", op.pc),
                 mask};
     }
+    if (w.machine->recorder)
+        for (const WgmmaOperand& op : group.pending)
+            if (op.group + keep < group.committed)
+                w.machine->recorder->operation(SliceKind::product, w, op.pc, op.issued, w.machine->now);
     std::erase_if(group.pending, [&](const WgmmaOperand& op) { return op.group + keep < group.committed; });
     return kNext;
 }
