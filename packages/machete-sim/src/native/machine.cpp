@@ -39,6 +39,7 @@ Machine::Machine(const Program& p, const Launch& l) : program(p), launch(l), ran
     static const uint32_t rates[] = {64, 256, 16, 2, 0};
     copy_rate_ = rates[l.seed % 5];
     if (l.races) checker = std::make_unique<Checker>(*this);
+    for (const Inst& inst : p.code) tensor_fences |= inst.fn == tensor_fence_handler();
     if (!l.lines.empty()) recorder = std::make_unique<Recorder>(l.lines, l.max_slices);
 }
 
@@ -280,6 +281,7 @@ void Machine::run_warp(Warp& w, uint32_t quantum) {
             int flow = kNext;
             if (mask) {
                 if (w.products && w.products->pending() && inst.fn != wgmma) check_registers(w);
+                if (w.tensor[0].pending) check_loads(w);
                 flow = inst.fn(w, inst, mask);
             }
             if (recorder)
