@@ -331,6 +331,113 @@ def gemm_wgmma(map_a: Int64, map_b: Int64, c: Int64, tiles: Int32):
     _gemm_wgmma(map_a, map_b, c, tiles).launch(grid=(1, 1, 1), block=(160, 1, 1))
 
 
+# ---- a product by tcgen05 that starts from values in tensor memory
+
+TALL, WIDE = 128, 32  # tile of c
+UMMA_TILE = 1 << 16 | 64 << 32 | 1 << 46 | 2 << 61  # descriptor of rows of 128 bytes, swizzled
+UMMA_PRODUCT = 1 << 4 | 1 << 7 | 1 << 10 | WIDE // 8 << 17 | TALL // 16 << 24  # bf16 to float32
+
+
+@cute.kernel
+def _gemm_tcgen05(map_a: Int64, map_b: Int64, c: Int64, tiles: Int32, depth: Int32):
+    """Warp 4 loads; warp 5 multiplies; warps 0 to 3 put the lane into tensor memory, and take the sums from there."""
+    smem = SmemAllocator()
+    sA = smem.allocate_array(BFloat16, STAGES * TALL * DEPTH, byte_alignment=1024).toint()
+    sB = smem.allocate_array(BFloat16, STAGES * WIDE * DEPTH, byte_alignment=1024).toint()
+    bars = smem.allocate_array(Int64, 2 * STAGES + 2).toint()
+    slot = smem.allocate_array(Int32, 1).toint()
+    ready, summed = bars + 16 * STAGES, bars + 16 * STAGES + 8
+    thread = cute.arch.thread_idx()[0]
+    warp_index = cute.arch.make_warp_uniform(thread // 32)
+    if thread == 0:
+        for s in cutlass.range_constexpr(2 * STAGES):
+            _init(bars + 8 * s, 1)
+        _init(ready, 128)
+        _init(summed, 1)
+        cute.arch.mbarrier_init_fence()
+    if warp_index == 5:
+        ptx("tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [{$r0}], 32;", read_only_args=[slot])
+        ptx("tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;")
+    cute.arch.sync_threads()
+    tensor = ptx("ld.shared.u32 {$w0}, [{$r0}];", write_only_types=[Int32], read_only_args=[slot])
+    stage, phase = Int32(0), Int32(0)
+    if thread == 128:
+        for tile in cutlass.range(tiles, unroll=1):
+            for k in cutlass.range(depth, unroll=1):
+                _wait(bars + 8 * (STAGES + stage), phase ^ 1)
+                _expect(bars + 8 * stage, 2 * DEPTH * (TALL + WIDE))
+                for shared, rows, descriptor, row in ((sA, TALL, map_a, tile * TALL), (sB, WIDE, map_b, Int32(0))):
+                    ptx(
+                        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+                        "[{$r0}], [{$r1}, {{$r2}, {$r3}}], [{$r4}];",
+                        read_only_args=[
+                            shared + stage * (2 * DEPTH * rows),
+                            descriptor,
+                            k * DEPTH,
+                            row,
+                            bars + 8 * stage,
+                        ],
+                    )
+                stage, phase = _advance(stage, phase)
+    if warp_index == 5:
+        for tile in cutlass.range(tiles, unroll=1):
+            _wait(ready, tile % 2)
+            ptx("tcgen05.fence::after_thread_sync;")
+            for _ in cutlass.range(depth, unroll=1):
+                _wait(bars + 8 * stage, phase)
+                a = Int64(UMMA_TILE) | Int64((sA + stage * (2 * DEPTH * TALL)) >> 4)
+                b = Int64(UMMA_TILE) | Int64((sB + stage * (2 * DEPTH * WIDE)) >> 4)
+                with cute.arch.elect_one():
+                    for k in cutlass.range_constexpr(DEPTH // 16):
+                        ptx(
+                            "{ .reg .pred adds; setp.eq.u32 adds, 0, 0; "
+                            "tcgen05.mma.cta_group::1.kind::f16 [{$r0}], {$r1}, {$r2}, {$r3}, adds; }",
+                            read_only_args=[tensor, a + 2 * k, b + 2 * k, Int32(UMMA_PRODUCT)],
+                        )
+                    _commit(bars + 8 * (STAGES + stage))
+                stage, phase = _advance(stage, phase)
+            with cute.arch.elect_one():
+                _commit(summed)
+    if thread < 128:
+        own = tensor + (warp_index << 21)
+        gC = cute.make_tensor(_global(Float32, c, 4), cute.make_layout(1 << 24))
+        for tile in cutlass.range(tiles, unroll=1):
+            for column in cutlass.range_constexpr(WIDE):
+                ptx(
+                    "tcgen05.st.sync.aligned.32x32b.x1.b32 [{$r0}], {{$r1}};",
+                    read_only_args=[own + column, Float32(thread)],
+                )
+            ptx("tcgen05.wait::st.sync.aligned;")
+            ptx("tcgen05.fence::before_thread_sync;")
+            _arrive(ready)
+            _wait(summed, tile % 2)
+            ptx("tcgen05.fence::after_thread_sync;")
+            sums = [
+                ptx(
+                    "tcgen05.ld.sync.aligned.32x32b.x1.b32 {{$w0}}, [{$r0}];",
+                    write_only_types=[Float32],
+                    read_only_args=[own + column],
+                )
+                for column in range(WIDE)
+            ]
+            ptx("tcgen05.wait::ld.sync.aligned;")
+            for column in cutlass.range_constexpr(WIDE):
+                gC[(tile * TALL + thread) * WIDE + column] = sums[column]
+        ptx("tcgen05.fence::before_thread_sync;")
+    cute.arch.sync_threads()
+    if warp_index == 5:
+        ptx("tcgen05.dealloc.cta_group::1.sync.aligned.b32 {$r0}, 32;", read_only_args=[tensor])
+
+
+def _commit(bar: Any) -> None:
+    ptx("tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [{$r0}];", read_only_args=[bar])
+
+
+@cute.jit
+def gemm_tcgen05(map_a: Int64, map_b: Int64, c: Int64, tiles: Int32, depth: Int32):
+    _gemm_tcgen05(map_a, map_b, c, tiles, depth).launch(grid=(1, 1, 1), block=(192, 1, 1))
+
+
 # ---- two CTAs of a cluster that read each other's shared memory
 
 

@@ -140,22 +140,37 @@ def _gemm_cp_async(arch: str) -> Recorded:
     return _stand_alone("gemm_cp_async", arch, [*_operands(320), 320], 1, 128)
 
 
+def _tensor_map(array: np.ndarray, rows: int) -> np.ndarray:
+    """TMA's view of a bf16 matrix in tiles of `rows` rows and 128 bytes, swizzled."""
+    descriptor = _aligned((128,), np.uint8)
+    descriptor[:] = engine.encode_tensormap(
+        base=array.ctypes.data,
+        dtype=10,
+        dim=[array.shape[1], len(array)],
+        stride=[2, 2 * array.shape[1]],
+        box=[fault_kernels.DEPTH, rows],
+        elem_stride=[1, 1],
+        swizzle=128,
+    )
+    return descriptor
+
+
 def _gemm_wgmma(arch: str) -> Recorded:
     a, b, c = _operands(320)
-    maps = []
-    for array in (a, b):
-        descriptor = _aligned((128,), np.uint8)
-        descriptor[:] = engine.encode_tensormap(
-            base=array.ctypes.data,
-            dtype=10,
-            dim=[320, len(array)],
-            stride=[2, 640],
-            box=[fault_kernels.DEPTH, len(array)],
-            elem_stride=[1, 1],
-            swizzle=128,
-        )
-        maps.append(descriptor)
+    maps = [_tensor_map(array, len(array)) for array in (a, b)]
     return _stand_alone("gemm_wgmma", arch, [*maps, c, 5], 1, 160, (a, b))
+
+
+def _gemm_tcgen05(arch: str) -> Recorded:
+    tiles, depth, bf16 = 3, 5, ml_dtypes.bfloat16
+    a = _normal((tiles * fault_kernels.TALL, depth * fault_kernels.DEPTH), bf16, 0)
+    b = _normal((fault_kernels.WIDE, depth * fault_kernels.DEPTH), bf16, 1)
+    c = _aligned((len(a), len(b)), "f4")
+    maps = [_tensor_map(a, fault_kernels.TALL), _tensor_map(b, fault_kernels.WIDE)]
+    recorded = _stand_alone("gemm_tcgen05", arch, [*maps, c, tiles, depth], 1, 192, (a, b))
+    lanes = np.arange(len(a), dtype="f4")[:, None] % fault_kernels.TALL
+    assert np.allclose(c, a.astype("f4") @ b.astype("f4").T + lanes, atol=1e-2)
+    return recorded
 
 
 # ---- megakernels
@@ -200,6 +215,7 @@ CASES = {
         Case("swap", ALL, _swap),
         Case("gemm_cp_async", ALL, _gemm_cp_async),
         Case("gemm_wgmma", ("sm_90a",), _gemm_wgmma),
+        Case("gemm_tcgen05", ("sm_100a",), _gemm_tcgen05),
         Case("mega_stream", ("sm_100a",), _mega_stream),
         Case("mega_gemm", ("sm_90a",), _mega_gemm),
         Case("mega_decode", ("sm_120a",), _mega_decode),

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import runpy
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -59,3 +63,21 @@ def test_autograd(run: Callable[[str], dict[str, Any]]) -> None:
     x, w = names["x"].detach(), names["w"].detach()
     assert torch.allclose(names["x"].grad, 2 * x * w * w)
     assert torch.allclose(names["w"].grad, 2 * x * x * w)
+
+
+def test_simulator_trace(tmp_path: Path) -> None:
+    """The page shows what the command prints, to the letter: a seed is one execution."""
+    page = (DOCS / "simulator.md").read_text()
+    shown = re.findall(r"```console\n\$ (machete-sim trace .*)\n((?:.*\n)*?)```", page)
+    [(command, printed)] = shown
+    arguments = command.replace("trace.json", str(tmp_path / "trace.json")).split()[1:]
+    done = subprocess.run(
+        [sys.executable, "-m", "machete.sim.programs", *arguments],
+        cwd=DOCS.parent,
+        env=os.environ | {"XDG_CACHE_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == printed
+    assert {event["ph"] for event in json.loads((tmp_path / "trace.json").read_text())["traceEvents"]} == {"M", "X"}

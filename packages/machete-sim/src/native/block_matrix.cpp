@@ -8,74 +8,14 @@
 #include "lanes.hpp"
 #include "machine.hpp"
 #include "numbers.hpp"
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
+#include "widen.hpp"
 
 namespace machete::sim {
 namespace {
 
 enum Format { kE4M3, kE5M2, kE2M3, kE3M2, kE2M1, kPackedE2M1 };
-
-template <int mantissa, int bias, int width>
-float narrow(uint32_t v) {
-    const uint32_t magnitude = v & ((1u << (width - 1)) - 1), sign = (v >> (width - 1) & 1) << 31;
-    return bits<float>(number_bits::widen<mantissa, bias>(magnitude) | sign);
-}
-
-float element(Format format, uint32_t byte) {
-    switch (format) {
-        case kE4M3: return f32_from_e4m3(static_cast<uint8_t>(byte));
-        case kE5M2: return f32_from_e5m2(static_cast<uint8_t>(byte));
-        case kE2M3: return narrow<3, 1, 6>(byte & 63);
-        case kE3M2: return narrow<2, 3, 6>(byte & 63);
-        case kE2M1: return f32_from_e2m1(static_cast<uint8_t>(byte >> 2 & 15));
-        default: return 0;
-    }
-}
-
-constexpr uint32_t kMaxK = 64;
-struct Tile {
-    alignas(32) float a[16][kMaxK];
-    alignas(32) float b[kMaxK][8];
-    alignas(32) float c[16][8];
-};
-
-template <class Put>
-void unpack(Format format, const uint32_t* reg, uint32_t first_byte, Put put) {
-    for (uint32_t l = 0; l < kLanes; ++l)
-        for (uint32_t e = 0; e < 4; ++e) {
-            const uint32_t byte = reg[l] >> (8 * e) & 255, k = first_byte + l % 4 * 4 + e;
-            if (format == kPackedE2M1) {
-                put(l / 4, 2 * k, f32_from_e2m1(static_cast<uint8_t>(byte & 15)));
-                put(l / 4, 2 * k + 1, f32_from_e2m1(static_cast<uint8_t>(byte >> 4)));
-            } else {
-                put(l / 4, k, element(format, byte));
-            }
-        }
-}
-
-void multiply_portable(Tile& t, uint32_t k_extent) {
-    for (uint32_t row = 0; row < 16; ++row)
-        for (uint32_t k = 0; k < k_extent; ++k)
-            for (uint32_t n = 0; n < 8; ++n) t.c[row][n] += t.a[row][k] * t.b[k][n];
-}
-
-#if defined(__x86_64__)
-__attribute__((target("avx2,fma"))) void multiply_avx2(Tile& t, uint32_t k_extent) {
-    for (uint32_t first = 0; first < 16; first += 8) {
-        __m256 sum[8];
-        for (uint32_t r = 0; r < 8; ++r) sum[r] = _mm256_load_ps(t.c[first + r]);
-        for (uint32_t k = 0; k < k_extent; ++k) {
-            const __m256 b = _mm256_load_ps(t.b[k]);
-            for (uint32_t r = 0; r < 8; ++r) sum[r] = _mm256_fmadd_ps(_mm256_broadcast_ss(&t.a[first + r][k]), b, sum[r]);
-        }
-        for (uint32_t r = 0; r < 8; ++r) _mm256_store_ps(t.c[first + r], sum[r]);
-    }
-}
-const bool have_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-#endif
+constexpr Packed kPacked[] = {Packed::e4m3, Packed::e5m2,      Packed::e2m3,
+                              Packed::e3m2, Packed::e2m1_high, Packed::e2m1_nibbles};
 
 float scale(uint32_t byte, bool e8m0) {
     return e8m0 ? f32_from_ue8m0(static_cast<uint8_t>(byte)) : f32_from_e4m3(static_cast<uint8_t>(byte & 127));
@@ -84,9 +24,9 @@ float scale(uint32_t byte, bool e8m0) {
 // A selector of scales must be one value for the warp.
 uint32_t selector(Warp& w, uint32_t operand, uint32_t limit, const char* what, uint32_t mask) {
     const uint32_t* values = lanes<uint32_t>(w, operand);
-    for (uint32_t l = 0; l < kLanes; ++l)
-        if ((values[l] & 0xffffu) != (values[0] & 0xffffu))
-            throw Fault{FaultKind::divergence, format("%s of mma differs between lanes", what), mask};
+    uint32_t differ = 0;
+    for (uint32_t l = 0; l < kLanes; ++l) differ |= values[l] ^ values[0];
+    if (differ & 0xffffu) throw Fault{FaultKind::divergence, format("%s of mma differs between lanes", what), mask};
     const uint32_t value = values[0] & 0xffffu;
     if (value >= limit) throw Fault{FaultKind::descriptor, format("%s of mma is %u, not below %u", what, value, limit), mask};
     return value;
@@ -99,23 +39,19 @@ int multiply(RegView& r, const Inst& i, uint32_t mask) {
     Warp& w = warp_of(r);
     if (const int flow = converge_all(w, mask)) return flow;
     const auto v = static_cast<uint32_t>(i.imm);
-    const auto a_format = static_cast<Format>(v & 15), b_format = static_cast<Format>(v >> 4 & 15);
+    const Packed a_format = kPacked[v & 15], b_format = kPacked[v >> 4 & 15];
     const uint32_t k_extent = v >> 8 & 255, scales = v >> 20 & 15;
     const bool half = v >> 16 & 1, e8m0 = v >> 24 & 1;
     const uint32_t* ext = w.machine->program.ext.data() + i.ext;
     const uint32_t outputs = half ? 2 : 4;
     auto reg = [&](uint32_t n) { return lanes<uint32_t>(w, ext[n]); };
-    Tile t;
-    for (uint32_t n = 0; n < 4; ++n)
-        unpack(a_format, reg(outputs + n), n / 2 * 16, [&](uint32_t row, uint32_t k, float x) { t.a[row + n % 2 * 8][k] = x; });
-    for (uint32_t n = 0; n < 2; ++n)
-        unpack(b_format, reg(outputs + 4 + n), n * 16, [&](uint32_t column, uint32_t k, float x) { t.b[k][column] = x; });
-    for (uint32_t n = 0; n < 4; ++n)
-        for (uint32_t l = 0; l < kLanes; ++l) {
-            float& c = t.c[l / 4 + n / 2 * 8][l % 4 * 2 + n % 2];
-            const uint32_t* from = reg(outputs + 6 + (half ? n / 2 : n));
-            c = half ? f32_from_f16(n % 2 ? high_16(from[l]) : low_16(from[l])) : bits<float>(from[l]);
-        }
+    const uint32_t* a[4] = {reg(outputs), reg(outputs + 1), reg(outputs + 2), reg(outputs + 3)};
+    const uint32_t* b[2] = {reg(outputs + 4), reg(outputs + 5)};
+    uint32_t *c[4], *d[4];
+    for (uint32_t n = 0; n < outputs; ++n) c[n] = reg(outputs + 6 + n), d[n] = reg(n);
+    WarpTile t;
+    unpack_tile(a_format, a, 4, b_format, b, 2, t);
+    load_accumulators(c, half, t);
     if (scales) {
         const uint32_t at = 2 * outputs + 6;
         const uint32_t* a_scale = reg(at);
@@ -128,33 +64,21 @@ int multiply(RegView& r, const Inst& i, uint32_t mask) {
             throw Fault{FaultKind::descriptor,
                         format("byte ids %u and %u of mma with %u scales a row", a_byte, b_byte, scales), mask};
         const uint32_t block = k_extent / scales;
-        for (uint32_t row = 0; row < 16; ++row) {
-            const uint32_t word = a_scale[row % 8 * 4 + 2 * a_thread + row / 8];
-            for (uint32_t k = 0; k < k_extent; ++k) t.a[row][k] *= scale(word >> 8 * (a_byte + k / block) & 255, e8m0);
-        }
-        for (uint32_t column = 0; column < 8; ++column) {
-            const uint32_t word = b_scale[column * 4 + b_thread];
-            for (uint32_t k = 0; k < k_extent; ++k)
-                t.b[k][column] *= scale(word >> 8 * (b_byte + k / block) & 255, e8m0);
+        for (uint32_t s = 0; s < scales; ++s) {
+            float column_scales[8];
+            for (uint32_t column = 0; column < 8; ++column)
+                column_scales[column] = scale(b_scale[column * 4 + b_thread] >> 8 * (b_byte + s) & 255, e8m0);
+            for (uint32_t k = s * block; k < (s + 1) * block; ++k)
+                for (uint32_t column = 0; column < 8; ++column) t.b[k][column] *= column_scales[column];
+            for (uint32_t row = 0; row < 16; ++row) {
+                const uint32_t word = a_scale[row % 8 * 4 + 2 * a_thread + row / 8];
+                const float row_scale = scale(word >> 8 * (a_byte + s) & 255, e8m0);
+                for (uint32_t k = s * block; k < (s + 1) * block; ++k) t.a[row][k] *= row_scale;
+            }
         }
     }
-#if defined(__x86_64__)
-    if (have_avx2)
-        multiply_avx2(t, k_extent);
-    else
-#endif
-        multiply_portable(t, k_extent);
-    for (uint32_t n = 0; n < 4; ++n)
-        for (uint32_t l = 0; l < kLanes; ++l) {
-            const float c = t.c[l / 4 + n / 2 * 8][l % 4 * 2 + n % 2];
-            if (!half) {
-                reg(n)[l] = bits<uint32_t>(c);
-                continue;
-            }
-            uint32_t& pair = reg(n / 2)[l];
-            const uint16_t value = f16_from_f32(c);
-            pair = n % 2 ? pack_16x2(value, low_16(pair)) : pack_16x2(high_16(pair), value);
-        }
+    multiply_tile(t, k_extent);
+    store_accumulators(t, half, d);
     ++w.machine->stats().matrix_instructions;
     return kNext;
 }

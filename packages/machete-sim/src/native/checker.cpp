@@ -175,15 +175,44 @@ void Checker::tensor_columns(Warp& w, Cta& owner, uint32_t first, uint32_t colum
     if (owner.tensor_records.empty()) owner.tensor_records.resize(kTensorColumns * 4);
     Access a = by_agent(w, lane, tensor_agent(*w.cta), w.cta->tensor_commits + 1, kStrong | (writes ? kWrites : 0),
                         "tensor", 0);
+    a.where = Access::fenced_tensor;
     range(owner.tensor_records, first * 4, uint64_t(columns) * 4, a);
 }
 
 void Checker::warp_columns(Warp& w, uint32_t first, uint32_t columns, bool writes) {
     Cta& cta = *w.cta;
     if (cta.tensor_records.empty()) cta.tensor_records.resize(kTensorColumns * 4);
-    Access a = by_warp(w, w.active, writes ? kWrites : 0, "tensor", 0);
+    TensorAccesses& mine = w.tensor[writes];
+    if (!mine.agent.index) mine.agent = new_agent(cta);
+    mine.pending = true;
+    Access a = by_agent(w, 0, mine.agent, mine.waits + 1, writes ? kWrites : 0, "tensor", 0);
+    a.record.lanes = w.active;
+    a.where = Access::fenced_tensor;
     for (uint32_t c = first; c < first + columns; ++c)
         range(cta.tensor_records, c * 4 + w.index % 4, 1, a);
+}
+
+void Checker::tensor_wait(Warp& w, bool stores) {
+    TensorAccesses& mine = w.tensor[stores];
+    if (!mine.pending) return;
+    mine.pending = false;
+    ++mine.waits;
+    if (!machine_.tensor_fences) complete(w, ~0u, mine.agent, mine.waits);
+}
+
+void Checker::tensor_fence(Warp& w, uint32_t mask, bool after) {
+    if (after)
+        w.clock->tensor = view(*w.clock, mask);
+    else
+        for (const TensorAccesses& mine : w.tensor) complete(w, mask, mine.agent, mine.waits);
+}
+
+void Checker::free_columns(Warp& w, Cta& owner, uint32_t first, uint32_t columns) {
+    if (owner.tensor_records.empty()) return;
+    Access a = by_warp(w, w.active, kWrites, "tensor", 0);
+    a.where = Access::tensor;
+    range(owner.tensor_records, first * 4, uint64_t(columns) * 4, a);
+    for (uint32_t c = first; c < first + columns; c += 4) owner.tensor_records.at(c * 4).clear();
 }
 
 Clock Checker::tensor_commit(Warp& w, uint32_t lane) {
@@ -231,6 +260,10 @@ Checker::Access Checker::by_agent(Warp& w, uint32_t lane, Agent agent, uint64_t 
 inline bool Checker::ordered(const Access& a, const AccessRecord& earlier, uint32_t overlap) const {
     const Warp& w = *a.warp;
     if (earlier.epoch >> 28 == make_epoch(w.cta->linear, w.index, 0) >> 28) return true;  // program order of the warp
+    if (a.where != Access::elsewhere)
+        for (const TensorAccesses& mine : w.tensor)
+            if (mine.agent.index && earlier.epoch >> 28 == make_epoch(mine.agent.cta, mine.agent.index, 0) >> 28)
+                return epoch_time(earlier.epoch) <= mine.waits || earlier.epoch == a.record.epoch;
     return view(*w.clock, a.record.lanes).knows(earlier.epoch, earlier.lanes_at(overlap));
 }
 
@@ -281,6 +314,8 @@ inline void Checker::touch(ShadowCell& cell, uint64_t address, uint32_t bytes, A
                 std::memcpy(unsettled_.before.data(), unsettled_.host, unsettled_.bytes);
             }
         }
+        if (before && a.where == Access::fenced_tensor && machine_.tensor_fences && conflict(a.record, r))
+            check_tensor_fence(a, r, address, overlap);
         // What a warp wrote through the generic proxy, and an asynchronous operation reads or overwrites.
         if ((a.record.flags & kAsyncProxy) && (r.flags & kWrites) && !(r.flags & kAsyncProxy) &&
             epoch_agent(r.epoch) < kFirstAsyncAgent && before) {
@@ -467,7 +502,13 @@ void Checker::race(const Access& a, const AccessRecord& r, uint64_t address, uin
     const bool r_writes = r.flags & kWrites, global = a.space == 1;
     const Clock& known = view(*a.warp->clock, a.record.lanes);
     std::string hint;
-    if (r_async) {
+    if (a.where != Access::elsewhere && !(r.flags & kStrong)) {
+        hint = format("tcgen05.%s is complete behind tcgen05.wait::%s by its warp%s, and then a barrier or mbarrier",
+                      r_writes ? "st" : "ld", r_writes ? "st" : "ld",
+                      machine_.tensor_fences ? ", which tcgen05.fence::before_thread_sync must follow" : "");
+    } else if (a.where != Access::elsewhere) {
+        hint = "the tensor core is done with what tcgen05.commit reported: wait for its mbarrier first";
+    } else if (r_async) {
         if (r_writes && (r.flags & kAsyncProxy)) {
             hint = global ? "its completion is not known here: cp.async.bulk.wait_group (without .read) by the thread "
                             "that stored, and then a release that this access acquires"
@@ -513,6 +554,23 @@ void Checker::check_unsettled() {
     unsettled_.host = nullptr;
     if (std::memcmp(unsettled_.before.data(), host, unsettled_.bytes) != 0)
         race(unsettled_.access, unsettled_.earlier, unsettled_.address, unsettled_.overlap);
+}
+
+// Synchronisation of threads concerns tcgen05 behind a tcgen05.fence::after_thread_sync only (PTX ISA 9.7.16.6).
+void Checker::check_tensor_fence(const Access& a, const AccessRecord& r, uint64_t address, uint32_t overlap) {
+    const Site& earlier = sites_[r.site];
+    const Warp& w = *a.warp;
+    if (earlier.cta == w.cta->linear && earlier.warp == w.index) return;
+    if (w.clock->tensor.knows(r.epoch, r.lanes_at(overlap))) return;
+    Fault fault{FaultKind::race,
+                format("this %s of tensor memory at %#llx is synchronised with an earlier %s of the same bytes, but not "
+                       "tcgen05 operations; tcgen05.fence::after_thread_sync between the synchronisation and this",
+                       noun(a.record), static_cast<unsigned long long>(address), noun(r)),
+                a.record.lanes};
+    LocatedFault::Waiting other = place(r.site);
+    other.what = format("the earlier %s", noun(r));
+    fault.related.push_back(std::move(other));
+    throw fault;
 }
 
 void Checker::unfenced(const Access& a, const AccessRecord& r, uint64_t address, uint32_t overlap) {

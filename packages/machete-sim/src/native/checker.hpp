@@ -35,6 +35,7 @@ struct WarpClock {
     Clock fence;            // published by relaxed writes: what was known at the last fence
     bool fence_is_cta = false;
     Clock seen;             // by relaxed reads; known from the next fence on
+    Clock tensor;           // what was known at the last tcgen05.fence::after_thread_sync
     uint32_t mark = 0;      // in Checker::marks
     struct CachedSite {
         uint32_t pc = ~0u, mark = ~0u, site = 0;
@@ -44,6 +45,13 @@ struct WarpClock {
 
 struct Agent {
     uint32_t cta = 0, index = 0;  // index 0: none
+};
+
+// tcgen05.ld or .st of a warp: its time is the number of waits for them.
+struct TensorAccesses {
+    Agent agent;
+    uint32_t waits = 0;
+    bool pending = false;
 };
 
 class Checker {
@@ -77,8 +85,11 @@ public:
     // An operation issued by this lane reads shared memory, or columns of tensor memory.
     void tensor_reads(Warp& w, Cta& owner, uint32_t address, uint32_t bytes, uint32_t lane);
     void tensor_columns(Warp& w, Cta& owner, uint32_t first, uint32_t columns, uint32_t lane, bool writes);
-    // tcgen05.ld and .st: the lanes that this warp may access.
+    // tcgen05.ld and .st: the lanes that this warp may access. They are asynchronous until the wait for them.
     void warp_columns(Warp& w, uint32_t first, uint32_t columns, bool writes);
+    void tensor_wait(Warp& w, bool stores);
+    void tensor_fence(Warp& w, uint32_t mask, bool after);
+    void free_columns(Warp& w, Cta& owner, uint32_t first, uint32_t columns);
     // What the mbarrier of a tcgen05.commit passes on.
     Clock tensor_commit(Warp& w, uint32_t lane);
 
@@ -134,6 +145,7 @@ private:
         int space;  // of Clock::fenced
         const uint8_t* host = nullptr;  // of address 0; what a plain store writes is compared with what is there
         bool plain = false;             // a store by a warp, followed by settle()
+        enum : uint8_t { elsewhere, tensor, fenced_tensor } where = elsewhere;  // fenced: tcgen05.fence concerns it
     };
     struct Unsettled {
         Access access{};
@@ -166,6 +178,7 @@ private:
     template <class Memory>
     void row(Memory& memory, uint64_t address, uint32_t bytes_per_lane, Access& a);
     [[noreturn]] void race(const Access& a, const AccessRecord& earlier, uint64_t address, uint32_t overlap);
+    void check_tensor_fence(const Access& a, const AccessRecord& earlier, uint64_t address, uint32_t overlap);
     [[noreturn]] void unfenced(const Access& a, const AccessRecord& earlier, uint64_t address, uint32_t overlap);
 };
 

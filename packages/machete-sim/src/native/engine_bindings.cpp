@@ -207,8 +207,9 @@ void bind_matrix(nb::module_& m) {
             const SharedView view{shared.data(), shared_base, static_cast<uint32_t>(shared.size()),
                                   written ? written->data() : nullptr};
             SharedFault fault;
+            std::vector<uint32_t> chunks;
             if (!wgmma(kind, d_file.rows(), a_file ? a_file->rows() : nullptr, a_descriptor.value_or(0), b_descriptor,
-                       scale_d, view, fault)) {
+                       scale_d, view, chunks, fault)) {
                 throw std::invalid_argument(fault.message + " (first bad byte at " + std::to_string(fault.address) +
                                             ")");
             }

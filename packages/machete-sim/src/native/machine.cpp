@@ -39,6 +39,8 @@ Machine::Machine(const Program& p, const Launch& l) : program(p), launch(l), ran
     static const uint32_t rates[] = {64, 256, 16, 2, 0};
     copy_rate_ = rates[l.seed % 5];
     if (l.races) checker = std::make_unique<Checker>(*this);
+    for (const Inst& inst : p.code) tensor_fences |= inst.fn == tensor_fence_handler();
+    if (!l.lines.empty()) recorder = std::make_unique<Recorder>(l.lines, l.max_slices);
 }
 
 Machine::~Machine() {
@@ -275,12 +277,16 @@ void Machine::run_warp(Warp& w, uint32_t quantum) {
                 mask &= (inst.guard & 1) ? ~p : p;
             }
             ++executed;
-            ++now;
+            const uint64_t begin = now++;
             int flow = kNext;
             if (mask) {
                 if (w.products && w.products->pending() && inst.fn != wgmma) check_registers(w);
+                if (w.tensor[0].pending) check_loads(w);
                 flow = inst.fn(w, inst, mask);
             }
+            if (recorder)
+                recorder->executed(w, w.pc, std::min(begin, now), now,
+                                   now > begin + 1 || flow == kSuspend || flow == kYield);
             if (flow == kNext) {
                 ++w.pc;
             } else {
@@ -398,6 +404,7 @@ void Machine::issue(std::unique_ptr<Copy> copy) {
         times.resize(copy->group + 1, times.empty() ? 0 : times.back());
         times.back() = copy->time;
     }
+    if (recorder) recorder->operation(SliceKind::copy, *copy->warp, copy->pc, now, copy->time);
     copies_.push_back(std::move(copy));
 }
 

@@ -13,6 +13,7 @@
 #include "fault.hpp"
 #include "inst.hpp"
 #include "products.hpp"
+#include "recorder.hpp"
 #include "tensor_memory.hpp"
 #include "tensormap.hpp"
 
@@ -65,6 +66,8 @@ struct Launch {
     uint64_t seed = 0;
     uint64_t max_instructions = 0;
     bool races = false;  // the happens-before checker runs
+    std::vector<uint32_t> lines;  // for Recorder, which runs if there are some
+    uint64_t max_slices = 0;
     std::vector<Region> regions;
     const uint8_t* params = nullptr;
     uint32_t param_bytes = 0;
@@ -201,6 +204,8 @@ struct Warp : RegView {
     bool cluster_arrived = false;
     std::unique_ptr<WarpClock> clock;  // with the race checker only
     std::unique_ptr<PendingProducts> products;
+    TensorAccesses tensor[2];  // ld, st; for the checker
+    std::vector<bool> loading;  // 32-bit registers that a tcgen05.ld may still write
     Agent async_groups;                // of cp.async, for the checker
     uint64_t products_committed = 0;   // wgmma groups
     uint8_t* storage = nullptr;
@@ -212,6 +217,7 @@ struct WgmmaOperand {  // a pending read of shared memory
     uint64_t group;
     uint64_t checksum;
     uint32_t pc;
+    uint64_t issued;               // ns
     std::vector<uint32_t> chunks;  // addresses of 16 bytes
 };
 
@@ -288,6 +294,10 @@ public:
     const Launch& launch;
     Random random;
     std::unique_ptr<Checker> checker;  // if the launch asks for it
+    std::unique_ptr<Recorder> recorder;  // likewise
+    // The program has a tcgen05.fence: it is held to what PTX asks of tcgen05. No program of the CuTe DSL has one; in those,
+    // as in what ptxas makes of them, the first use of a register waits for the tcgen05.ld that writes it.
+    bool tensor_fences = false;
     std::string printed;    // by printf
     uint64_t progress = 0;  // bumped by whatever another warp could be waiting for
 
@@ -389,6 +399,8 @@ HandlerTable async_copy_handlers();
 HandlerTable matrix_handlers();
 HandlerTable wgmma_handlers();
 Handler wgmma_handler();  // of the product itself
+Handler tensor_fence_handler();
+void check_loads(Warp& warp);  // before an instruction, while a tcgen05.ld of the warp is pending
 HandlerTable narrow_convert_handlers();
 
 }  // namespace machete::sim

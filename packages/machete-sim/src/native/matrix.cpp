@@ -1,4 +1,4 @@
-// One inner loop serves mma.sync and wgmma, because their accumulator fragments are alike: of an 8-row half tile, lane
+// The inner loop of wgmma works on its accumulator fragments as they are: of an 8-row half tile, lane
 // l holds row l / 4 and columns 2 * (l % 4) + {0, 1} of every group of 8 columns. So a register is an 8 x 4 block whose
 // lanes are vectors, and D never leaves the register file: per k, the block takes A spread over lanes (each row's value
 // four times) times B repeated over lanes (each of four columns once per row).
@@ -11,6 +11,7 @@
 
 #include "numbers.hpp"
 #include "opcodes.hpp"
+#include "widen.hpp"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -23,34 +24,13 @@ namespace {
 constexpr int lanes = 32;
 constexpr int max_k = 32;
 constexpr int max_n = 256;
-constexpr uint32_t sign_bit = 0x80000000u;
 
 bool is_float8(Element element) { return element == Element::e4m3 || element == Element::e5m2; }
 
 bool is_integer8(Element element) { return element == Element::s8 || element == Element::u8; }
 
-// The float32 or int32 bits of a packed operand element.
-template <Element element>
-uint32_t widen(const uint8_t* packed) {
-    if constexpr (element == Element::f16 || element == Element::bf16) {
-        uint16_t bits;
-        std::memcpy(&bits, packed, 2);
-        return std::bit_cast<uint32_t>(element == Element::f16 ? f32_from_f16(bits) : f32_from_bf16(bits));
-    } else if constexpr (element == Element::tf32) {
-        uint32_t bits;
-        std::memcpy(&bits, packed, 4);
-        return std::bit_cast<uint32_t>(f32_from_tf32(bits));
-    } else if constexpr (element == Element::e4m3) {
-        return std::bit_cast<uint32_t>(f32_from_e4m3(*packed));
-    } else if constexpr (element == Element::e5m2) {
-        return std::bit_cast<uint32_t>(f32_from_e5m2(*packed));
-    } else if constexpr (element == Element::s8) {
-        return static_cast<uint32_t>(static_cast<int8_t>(*packed));
-    } else {
-        static_assert(element == Element::u8);
-        return *packed;
-    }
-}
+Packed packed(Element operand) { return static_cast<Packed>(operand); }  // the same order
+static_assert(static_cast<int>(Packed::u8) == static_cast<int>(Element::u8));
 
 constexpr int size_of(Element element) {
     switch (element) {
@@ -66,48 +46,21 @@ constexpr int size_of(Element element) {
     }
 }
 
-// Calls function.operator()<element>() for an operand type, so that loops over elements are compiled for each.
-template <class Function>
-bool with_operand(Element element, Function function) {
-    switch (element) {
-        case Element::f16:
-            return function.template operator()<Element::f16>();
-        case Element::bf16:
-            return function.template operator()<Element::bf16>();
-        case Element::tf32:
-            return function.template operator()<Element::tf32>();
-        case Element::e4m3:
-            return function.template operator()<Element::e4m3>();
-        case Element::e5m2:
-            return function.template operator()<Element::e5m2>();
-        case Element::s8:
-            return function.template operator()<Element::s8>();
-        case Element::u8:
-            return function.template operator()<Element::u8>();
-        case Element::f32:
-        case Element::s32:
-            return false;  // accumulators, never an operand
-    }
-    return false;
-}
-
 // ---- the inner loop -----------------------------------------------------------------------------------------
 
 // D for the 8 rows of a half tile: c and d hold two registers, columns {0, 2, 4, 6} and {1, 3, 5, 7}, per group.
 struct HalfTile {
-    const uint32_t* a;         // [k][32], each row's value in its four lanes
-    const uint32_t* b;         // [2 * groups][k][4], the four columns of a register
+    const float* a;            // [k][32], each row's value in its four lanes
+    const float* b;            // [2 * groups][k][4], the four columns of a register
     const uint32_t* const* c;  // null: zeros
     uint32_t* const* d;
     int k, groups;
 };
 
-// Portable vectors of 4, and the only way for integers.
-template <class Scalar>
 void multiply_portable(const HalfTile& tile) {
-    typedef Scalar Vector __attribute__((vector_size(16)));
+    typedef float Vector __attribute__((vector_size(16)));
     constexpr int width = 4, parts = lanes / width;
-    const auto load = [](const uint32_t* from) {
+    const auto load = [](const auto* from) {
         Vector value;
         std::memcpy(&value, from, sizeof value);
         return value;
@@ -138,7 +91,7 @@ __attribute__((target("avx2,fma"))) void multiply_avx2(const HalfTile& tile) {
                                 : _mm256_setzero_ps();
             }
         }
-        const auto* a = reinterpret_cast<const float*>(tile.a);
+        const float* a = tile.a;
         const auto* b = reinterpret_cast<const __m128*>(tile.b) + 2 * group * tile.k;
         for (int k = 0; k < tile.k; ++k, a += lanes) {
             const __m256 even = _mm256_broadcast_ps(b + k), odd = _mm256_broadcast_ps(b + tile.k + k);
@@ -156,85 +109,77 @@ __attribute__((target("avx2,fma"))) void multiply_avx2(const HalfTile& tile) {
     }
 }
 
+__attribute__((target("avx2"))) void spread_avx2(const float* columns, int k_extent, float* out) {
+    for (int k = 0; k < k_extent; ++k) {
+        const __m256 rows = _mm256_loadu_ps(columns + 8 * k);
+        for (int p = 0; p < 4; ++p) {
+            const int low = 2 * p, high = 2 * p + 1;
+            const __m256i from = _mm256_setr_epi32(low, low, low, low, high, high, high, high);
+            _mm256_storeu_ps(out + k * lanes + 8 * p, _mm256_permutevar8x32_ps(rows, from));
+        }
+    }
+}
+
+__attribute__((target("avx2"))) void split_avx2(const float* columns, int k_extent, float* even, float* odd) {
+    const __m256i order = _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7);
+    for (int k = 0; k < k_extent; ++k) {
+        const __m256 both = _mm256_permutevar8x32_ps(_mm256_loadu_ps(columns + 8 * k), order);
+        _mm_storeu_ps(even + 4 * k, _mm256_castps256_ps128(both));
+        _mm_storeu_ps(odd + 4 * k, _mm256_extractf128_ps(both, 1));
+    }
+}
+
 const bool have_avx2 = use_avx2();
 #endif
 
-void multiply(const HalfTile& tile, bool integer) {
-    if (integer) return multiply_portable<uint32_t>(tile);  // unsigned: products and sums wrap as the hardware's do
+void multiply(const HalfTile& tile) {
 #if defined(__x86_64__)
     if (have_avx2) return multiply_avx2(tile);
 #endif
-    multiply_portable<float>(tile);
+    multiply_portable(tile);
 }
 
 // ---- operands -----------------------------------------------------------------------------------------------
 
 // A as the inner loop wants it: [half tile][k][32].
-template <int halves>
 struct RowOperand {
-    static constexpr int k_step = lanes;
-    uint32_t values[halves][max_k * lanes];
+    float values[8][max_k * lanes];
 
-    uint32_t* at(int row, int k) { return &values[row / 8][k * lanes + row % 8 * 4]; }
-    static void store(uint32_t* at, uint32_t value) { std::fill_n(at, 4, value); }
+    // columns: [k][8] of the rows from first_row on.
+    void store(int first_row, const float* columns, int k_extent) {
+        float* out = values[first_row / 8];
+#if defined(__x86_64__)
+        if (have_avx2) return spread_avx2(columns, k_extent, out);
+#endif
+        for (int i = 0; i < 8 * k_extent; ++i) std::fill_n(out + 4 * i, 4, columns[i]);
+    }
 };
 
-// B as the inner loop wants it: [column register][k][4]. Its k extent is part of the layout.
-template <int columns>
+// B as the inner loop wants it: [column register][k][4].
 struct ColumnOperand {
-    static constexpr int k_step = 4;
-    explicit ColumnOperand(int k_extent) : k_extent(k_extent) {}
-    const int k_extent;
-    alignas(16) uint32_t values[columns / 4 * max_k * 4];
+    alignas(16) float values[max_n / 4 * max_k * 4];
 
-    uint32_t* at(int column, int k) {
-        const int reg = column / 8 * 2 + column % 2;
-        return &values[(reg * k_extent + k) * 4 + column % 8 / 2];
+    void store(int first_column, const float* columns, int k_extent) {
+        float* even = values + first_column * k_extent;
+        float* odd = even + 4 * k_extent;
+#if defined(__x86_64__)
+        if (have_avx2) return split_avx2(columns, k_extent, even, odd);
+#endif
+        for (int i = 0; i < 8 * k_extent; ++i) (i % 2 ? odd : even)[i / 8 * 4 + i % 8 / 2] = columns[i];
     }
-    static void store(uint32_t* at, uint32_t value) { *at = value; }
 };
 
-// A fragment register holds, per lane, 4 bytes of k of row (or column) first_row + lane / 4.
-template <Element element, class Operand>
-void unpack_register(const uint32_t* reg, int first_row, int first_k, Operand& out) {
-    constexpr int per_lane = 4 / size_of(element);
-    uint8_t packed[4 * lanes];
-    uint32_t values[per_lane * lanes];
-    std::memcpy(packed, reg, sizeof packed);
-    for (int i = 0; i < per_lane * lanes; ++i) values[i] = widen<element>(packed + i * size_of(element));
-    for (int row = 0; row < 8; ++row) {
-        uint32_t* at = out.at(first_row + row, first_k);
-        for (int k = 0; k < 4 * per_lane; ++k) out.store(at + k * out.k_step, values[row * 4 * per_lane + k]);
-    }
-}
-
-// A fragments of m16: register i holds the upper or lower 8 rows; each pair of registers 16 bytes of k.
-// (PTX ISA, "Matrix Fragments for mma.m16n8k16" and its siblings: in bytes they are all alike.)
-template <int halves>
-void unpack_a(Element element, const uint32_t* const* a, int registers, int first_row, RowOperand<halves>& out) {
-    with_operand(element, [&]<Element e>() {
-        for (int i = 0; i < registers; ++i) {
-            unpack_register<e>(a[i], first_row + 8 * (i % 2), i / 2 * 16 / size_of(e), out);
-        }
-        return true;
-    });
-}
-
-// B fragments of n8: register i holds 16 bytes of k.
-void unpack_b(Element element, const uint32_t* const* b, int registers, ColumnOperand<8>& out) {
-    with_operand(element, [&]<Element e>() {
-        for (int i = 0; i < registers; ++i) unpack_register<e>(b[i], 0, i * 16 / size_of(e), out);
-        return true;
-    });
+void negate(float* columns, int count) {
+    for (int i = 0; i < count; ++i) columns[i] = -columns[i];
 }
 
 // ---- one warp's 16 rows -------------------------------------------------------------------------------------
 
 // d = a * b + c on fragments: registers 4 * group + 2 * half + e for 32-bit accumulators, 2 * group + half for
 // packed f16. c may be null (zeros) or the very registers of d.
-struct WarpTile {
-    const uint32_t* a_halves[2];
-    const uint32_t* b;
+struct WarpRows {
+    const float* a_halves[2];
+    const float* b;
     const uint32_t* const* c;
     uint32_t* const* d;
     int k, n;
@@ -242,60 +187,50 @@ struct WarpTile {
     bool satfinite;
 };
 
-uint32_t saturated_sum(uint32_t product, uint32_t c) {
-    const int64_t sum = static_cast<int64_t>(static_cast<int32_t>(product)) + static_cast<int32_t>(c);
-    return static_cast<uint32_t>(std::clamp<int64_t>(sum, INT32_MIN, INT32_MAX));
-}
-
-void multiply_float16(const WarpTile& tile) {
+void multiply_float16(const WarpRows& tile) {
     const int groups = tile.n / 8;
-    uint32_t sums[2 * max_n / 8][lanes];
+    float sums[2 * max_n / 8][lanes];
     uint32_t* registers[2 * max_n / 8];
-    for (int i = 0; i < 2 * groups; ++i) registers[i] = sums[i];
+    for (int i = 0; i < 2 * groups; ++i) registers[i] = reinterpret_cast<uint32_t*>(sums[i]);
     for (int half = 0; half < 2; ++half) {
-        for (int g = 0; tile.c && g < groups; ++g) {
-            for (int lane = 0; lane < lanes; ++lane) {
-                const uint32_t pair = tile.c[2 * g + half][lane];
-                sums[2 * g][lane] = std::bit_cast<uint32_t>(f32_from_f16(low_16(pair)));
-                sums[2 * g + 1][lane] = std::bit_cast<uint32_t>(f32_from_f16(high_16(pair)));
-            }
-        }
-        multiply({tile.a_halves[half], tile.b, tile.c ? registers : nullptr, registers, tile.k, groups}, false);
-        for (int g = 0; g < groups; ++g) {
-            for (int lane = 0; lane < lanes; ++lane) {
-                tile.d[2 * g + half][lane] = pack_16x2(f16_from_f32(std::bit_cast<float>(sums[2 * g + 1][lane])),
-                                                       f16_from_f32(std::bit_cast<float>(sums[2 * g][lane])));
-            }
-        }
+        for (int g = 0; tile.c && g < groups; ++g) split_halves(tile.c[2 * g + half], sums[2 * g], sums[2 * g + 1]);
+        multiply({tile.a_halves[half], tile.b, tile.c ? registers : nullptr, registers, tile.k, groups});
+        for (int g = 0; g < groups; ++g) join_halves(sums[2 * g], sums[2 * g + 1], tile.d[2 * g + half]);
     }
 }
 
-void multiply_warp(const WarpTile& tile) {
+void multiply_warp(const WarpRows& tile) {
     if (tile.accumulator == Element::f16) return multiply_float16(tile);
     const int groups = tile.n / 8;
     const bool integer = tile.accumulator == Element::s32;
-    uint32_t products[2 * max_n / 8][lanes];
+    float products[2 * max_n / 8][lanes];
     const uint32_t* c[2 * max_n / 8];
     uint32_t* d[2 * max_n / 8];
     for (int half = 0; half < 2; ++half) {
         for (int i = 0; i < 2 * groups; ++i) {
             const int reg = i / 2 * 4 + 2 * half + i % 2;
             if (tile.c) c[i] = tile.c[reg];
-            d[i] = tile.satfinite ? products[i] : tile.d[reg];
+            d[i] = integer ? reinterpret_cast<uint32_t*>(products[i]) : tile.d[reg];
         }
-        // The clamp applies to the whole sum; the products alone cannot overflow 32 bits.
-        const bool start_from_c = tile.c && !tile.satfinite;
-        multiply({tile.a_halves[half], tile.b, start_from_c ? c : nullptr, d, tile.k, groups}, integer);
-        if (!tile.satfinite) continue;
-        for (int i = 0; i < 2 * groups; ++i) {
-            uint32_t* out = tile.d[i / 2 * 4 + 2 * half + i % 2];
-            for (int lane = 0; lane < lanes; ++lane)
-                out[lane] = saturated_sum(products[i][lane], tile.c ? c[i][lane] : 0);
-        }
+        multiply({tile.a_halves[half], tile.b, tile.c && !integer ? c : nullptr, d, tile.k, groups});
+        if (!integer) continue;
+        for (int i = 0; i < 2 * groups; ++i)
+            add_integers(products[i], tile.c ? c[i] : nullptr, lanes, tile.satfinite,
+                         tile.d[i / 2 * 4 + 2 * half + i % 2]);
     }
 }
 
 }  // namespace
+
+void add_integers(const float* products, const uint32_t* c, int count, bool saturate, uint32_t* d) {
+    for (int i = 0; i < count; ++i) {
+        const auto product = static_cast<uint32_t>(static_cast<int32_t>(products[i]));
+        const uint32_t before = c ? c[i] : 0, sum = product + before;
+        const uint32_t limit = 0x7fffffffu + (before >> 31);
+        const bool overflow = ((product ^ sum) & (before ^ sum)) >> 31;
+        d[i] = saturate && overflow ? limit : sum;
+    }
+}
 
 int element_bytes(Element element) { return size_of(element); }
 
@@ -323,15 +258,22 @@ void mma_sync(const MmaKind& kind, const uint32_t* const* a, const uint32_t* con
               uint32_t* const* d) {
     MmaRegisters registers;
     mma_registers(kind, registers);
-    RowOperand<2> rows;
-    unpack_a(kind.a, a, registers.a, 0, rows);
-    ColumnOperand<8> columns(kind.k);
-    unpack_b(kind.b, b, registers.b, columns);
-    // d may be a permutation of c's registers.
-    uint32_t start[4][lanes];
-    for (int i = 0; i < registers.d; ++i) std::memcpy(start[i], c[i], sizeof start[i]);
-    const uint32_t* const starts[4] = {start[0], start[1], start[2], start[3]};
-    multiply_warp({{rows.values[0], rows.values[1]}, columns.values, starts, d, kind.k, 8, kind.d, kind.satfinite});
+    const bool half = kind.d == Element::f16, integer = kind.d == Element::s32;
+    WarpTile tile;
+    unpack_tile(packed(kind.a), a, registers.a, packed(kind.b), b, registers.b, tile);
+    if (integer)
+        std::memset(tile.c, 0, sizeof tile.c);
+    else
+        load_accumulators(c, half, tile);
+    multiply_tile(tile, static_cast<uint32_t>(kind.k));
+    if (!integer) return store_accumulators(tile, half, d);
+    float products[4][lanes];
+    uint32_t sums[4][lanes];  // d may be a permutation of c's registers
+    uint32_t* const into[4] = {reinterpret_cast<uint32_t*>(products[0]), reinterpret_cast<uint32_t*>(products[1]),
+                               reinterpret_cast<uint32_t*>(products[2]), reinterpret_cast<uint32_t*>(products[3])};
+    store_accumulators(tile, false, into);
+    for (int i = 0; i < 4; ++i) add_integers(products[i], c[i], lanes, kind.satfinite, sums[i]);
+    for (int i = 0; i < 4; ++i) std::memcpy(d[i], sums[i], sizeof sums[i]);
 }
 
 // ---- shared memory matrix descriptors -----------------------------------------------------------------------
@@ -350,28 +292,6 @@ bool decode_wgmma_descriptor(uint64_t bits, MatrixDescriptor& descriptor, Shared
     descriptor.base_offset = static_cast<uint32_t>(bits >> 49 & 7);
     descriptor.swizzle = swizzle_of[bits >> 62];
     return true;
-}
-
-uint32_t matrix_chunk_address(const MatrixDescriptor& descriptor, bool k_major, int element_bytes, uint32_t row,
-                              uint32_t k) {
-    const uint32_t bytes = static_cast<uint32_t>(element_bytes), width = static_cast<uint32_t>(descriptor.swizzle);
-    const uint32_t leading = descriptor.leading, stride = descriptor.stride;
-    uint32_t offset;
-    if (k_major) {
-        // Core matrices of 8 rows x 16 bytes; a swizzled row holds width / 16 of them side by side.
-        const uint32_t across = k * bytes;
-        offset = width ? row / 8 * stride + row % 8 * width + across
-                       : row / 8 * stride + row % 8 * 16 + across / 16 * leading;
-    } else {
-        // Core matrices of 8 k x 16 bytes of rows; with atoms of 32 bytes, 4 k.
-        const uint32_t across = row * bytes, group = descriptor.atom == 32 ? 4 : 8;
-        offset = width ? across / width * leading + across % width + k / group * stride + k % group * width
-                       : across / 16 * stride + k / 8 * leading + k % 8 * 16;
-    }
-    const uint32_t address = descriptor.start + offset;
-    const auto atom = static_cast<uint32_t>(descriptor.atom);
-    const uint32_t phase_mask = width ? width / atom - 1 : 0;
-    return address ^ (((address >> 7) - descriptor.base_offset) & phase_mask) * atom;
 }
 
 namespace {
@@ -402,39 +322,53 @@ const uint8_t* shared_chunk(const SharedView& shared, uint32_t address, SharedFa
 }
 
 // Reads a tile of `rows` x `k_extent` elements through a descriptor into an operand.
-template <Element element, class Operand>
-bool read_elements(const MatrixDescriptor& descriptor, bool mn_major, bool negate, int rows, int k_extent,
-                   const SharedView& shared, Operand& out, SharedFault& fault) {
-    constexpr int per_chunk = 16 / size_of(element);
-    const int row_step = mn_major ? per_chunk : 1, k_step = mn_major ? 1 : per_chunk;
-    const uint32_t flip = negate ? sign_bit : 0;
-    uint32_t values[per_chunk];
-    for (int row = 0; row < rows; row += row_step) {
-        for (int k = 0; k < k_extent; k += k_step) {
-            const uint32_t address = matrix_chunk_address(descriptor, !mn_major, size_of(element),
-                                                          static_cast<uint32_t>(row), static_cast<uint32_t>(k));
-            const uint8_t* chunk = shared_chunk(shared, address, fault);
-            if (!chunk) return false;
-            for (int e = 0; e < per_chunk; ++e) values[e] = widen<element>(chunk + e * size_of(element)) ^ flip;
-            if (mn_major) {
-                for (int e = 0; e < per_chunk; ++e) out.store(out.at(row + e, k), values[e]);
-            } else {
-                uint32_t* at = out.at(row, k);
-                for (int e = 0; e < per_chunk; ++e) out.store(at + e * out.k_step, values[e]);
+template <class Operand>
+bool read_tile(uint64_t bits, Element element, bool mn_major, bool negated, int rows, int k_extent,
+               const SharedView& shared, Operand& out, std::vector<uint32_t>& read, SharedFault& fault) {
+    MatrixDescriptor descriptor;
+    if (!decode_wgmma_descriptor(bits, descriptor, fault)) return false;
+    const int bytes = size_of(element), per_chunk = 16 / bytes, chunks = k_extent / per_chunk;
+    const Widen widen = widener(packed(element));
+    float columns[max_k * 8];
+    const uint8_t* pieces[8 * max_k];
+    read.reserve(read.size() + static_cast<size_t>(rows * k_extent / per_chunk));
+    const auto chunk_at = [&](int row, int k) {
+        read.push_back(matrix_chunk_address(descriptor, !mn_major, bytes, static_cast<uint32_t>(row),
+                                            static_cast<uint32_t>(k)));
+        return shared_chunk(shared, read.back(), fault);
+    };
+    for (int row = 0; row < rows; row += 8) {
+        if (mn_major) {  // of 16 bits: a chunk is eight rows
+            for (int k = 0; k < k_extent; ++k) {
+                const uint8_t* chunk = chunk_at(row, k);
+                if (!chunk) return false;
+                widen(chunk, columns + 8 * k);
             }
+        } else {
+            const uint8_t** piece = pieces;
+            for (int r = row; r < row + 8; ++r)
+                for (int k = 0; k < k_extent; k += per_chunk)
+                    if (!(*piece++ = chunk_at(r, k))) return false;
+            widen_columns(packed(element), pieces, static_cast<uint32_t>(chunks), columns);
         }
+        if (negated) negate(columns, 8 * k_extent);
+        out.store(row, columns, k_extent);
     }
     return true;
 }
 
-template <class Operand>
-bool read_tile(uint64_t bits, Element element, bool mn_major, bool negate, int rows, int k_extent,
-               const SharedView& shared, Operand& out, SharedFault& fault) {
-    MatrixDescriptor descriptor;
-    if (!decode_wgmma_descriptor(bits, descriptor, fault)) return false;
-    return with_operand(element, [&]<Element e>() {
-        return read_elements<e>(descriptor, mn_major, negate, rows, k_extent, shared, out, fault);
-    });
+// A fragments of m16: register i holds the upper or lower 8 rows; each pair of registers 16 bytes of k.
+// (PTX ISA, "Matrix Fragments for mma.m16n8k16" and its siblings: in bytes they are all alike.)
+void read_fragments(const WgmmaKind& kind, const uint32_t* const* a, int first_row, RowOperand& out) {
+    float columns[max_k * 8];
+    for (int half = 0; half < 2; ++half) {
+        const uint8_t* pieces[16];
+        for (int i = 0; i < 16; ++i)
+            pieces[i] = reinterpret_cast<const uint8_t*>(a[half + i % 2 * 2]) + 16 * (i / 2);
+        widen_columns(packed(kind.a), pieces, 2, columns);
+        if (kind.negate_a) negate(columns, 8 * kind.k);
+        out.store(first_row + 8 * half, columns, kind.k);
+    }
 }
 
 }  // namespace
@@ -458,20 +392,18 @@ int wgmma_accumulators(const WgmmaKind& kind) {
 }
 
 bool wgmma(const WgmmaKind& kind, uint32_t* const* d, const uint32_t* const* a, uint64_t a_descriptor,
-           uint64_t b_descriptor, bool scale_d, const SharedView& shared, SharedFault& fault) {
-    RowOperand<8> rows;
+           uint64_t b_descriptor, bool scale_d, const SharedView& shared, std::vector<uint32_t>& chunks,
+           SharedFault& fault) {
+    RowOperand rows;
     if (a) {
-        for (int warp = 0; warp < 4; ++warp) unpack_a(kind.a, a + 4 * warp, 4, 16 * warp, rows);
-        if (kind.negate_a) {
-            for (auto& half : rows.values) {
-                for (int i = 0; i < kind.k * lanes; ++i) half[i] ^= sign_bit;
-            }
-        }
-    } else if (!read_tile(a_descriptor, kind.a, kind.a_mn_major, kind.negate_a, 64, kind.k, shared, rows, fault)) {
+        for (int warp = 0; warp < 4; ++warp) read_fragments(kind, a + 4 * warp, 16 * warp, rows);
+    } else if (!read_tile(a_descriptor, kind.a, kind.a_mn_major, kind.negate_a, 64, kind.k, shared, rows, chunks,
+                          fault)) {
         return false;
     }
-    ColumnOperand<max_n> columns(kind.k);
-    if (!read_tile(b_descriptor, kind.b, kind.b_mn_major, kind.negate_b, kind.n, kind.k, shared, columns, fault))
+    ColumnOperand columns;
+    if (!read_tile(b_descriptor, kind.b, kind.b_mn_major, kind.negate_b, kind.n, kind.k, shared, columns, chunks,
+                   fault))
         return false;
 
     const int accumulators = wgmma_accumulators(kind);

@@ -12,7 +12,9 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <string>
+#include <vector>
 
 namespace machete::sim {
 
@@ -37,6 +39,19 @@ struct SharedFault {
     std::string message;
 };
 
+// Of 16 bytes at each of these addresses, whose order counts. The products do not wait for each other.
+inline uint64_t checksum_of_chunks(const uint8_t* shared, const std::vector<uint32_t>& addresses) {
+    uint64_t sum = 0, key = 0;
+    for (const uint32_t address : addresses) {
+        uint64_t v[2];
+        std::memcpy(v, shared + address, 16);
+        key += 0x9e3779b97f4a7c15ull;
+        const auto product = static_cast<unsigned __int128>(v[0] ^ key) * (v[1] ^ ~key);
+        sum += static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
+    }
+    return sum;
+}
+
 // ---- mma.sync -----------------------------------------------------------------------------------------------
 
 // mma.sync.aligned.m16n8k{k}.row.col.{d}.{a}.{b}.{d}; `satfinite` is the integer form's clamp.
@@ -60,6 +75,10 @@ bool mma_registers(const MmaKind& kind, MmaRegisters& registers);
 void mma_sync(const MmaKind& kind, const uint32_t* const* a, const uint32_t* const* b, const uint32_t* const* c,
               uint32_t* const* d);
 
+// d = products + c, or the nearest that 32 bits hold. Products of 8-bit integers that one instruction adds up are exact
+// in float32. c may be null (zeros).
+void add_integers(const float* products, const uint32_t* c, int count, bool saturate, uint32_t* d);
+
 // ---- shared memory matrix descriptors -----------------------------------------------------------------------
 
 // A descriptor after decoding, in bytes. The layout rules are common to wgmma and tcgen05; the bit positions are not,
@@ -80,8 +99,27 @@ bool decode_wgmma_descriptor(uint64_t bits, MatrixDescriptor& descriptor, Shared
 // Shared address of the 16 bytes that hold element (row, k) and its neighbours. Row counts M (or N). K-major: the
 // 16 bytes run along k, which must be a multiple of 16 / element size; else along the rows, likewise. Both the
 // "no swizzle" core matrices and the swizzled layouts.
-uint32_t matrix_chunk_address(const MatrixDescriptor& descriptor, bool k_major, int element_bytes, uint32_t row,
-                              uint32_t k);
+inline uint32_t matrix_chunk_address(const MatrixDescriptor& descriptor, bool k_major, int element_bytes, uint32_t row,
+                              uint32_t k) {
+    const uint32_t bytes = static_cast<uint32_t>(element_bytes), width = static_cast<uint32_t>(descriptor.swizzle);
+    const uint32_t leading = descriptor.leading, stride = descriptor.stride;
+    uint32_t offset;
+    if (k_major) {
+        // Core matrices of 8 rows x 16 bytes; a swizzled row holds width / 16 of them side by side.
+        const uint32_t across = k * bytes;
+        offset = width ? row / 8 * stride + row % 8 * width + across
+                       : row / 8 * stride + row % 8 * 16 + across / 16 * leading;
+    } else {
+        // Core matrices of 8 k x 16 bytes of rows; with atoms of 32 bytes, 4 k.
+        const uint32_t across = row * bytes, group = descriptor.atom == 32 ? 4 : 8;
+        offset = width ? across / width * leading + across % width + k / group * stride + k % group * width
+                       : across / 16 * stride + k / 8 * leading + k % 8 * 16;
+    }
+    const uint32_t address = descriptor.start + offset;
+    const auto atom = static_cast<uint32_t>(descriptor.atom);
+    const uint32_t phase_mask = width ? width / atom - 1 : 0;
+    return address ^ (((address >> 7) - descriptor.base_offset) & phase_mask) * atom;
+}
 
 // ---- wgmma --------------------------------------------------------------------------------------------------
 
@@ -101,9 +139,10 @@ int wgmma_accumulators(const WgmmaKind& kind);
 
 // d = a * b + (scale_d ? d : 0) for the 4 warps of a warpgroup. Register i of warp w is d[w * accumulators + i]; A
 // comes from registers a[w * 4 + i] if `a` is not null, else from `a_descriptor`. Reads all operands before it writes
-// d. False, with the fault, if a descriptor is malformed or names bytes that are out of range or were never written.
+// d. Appends the addresses of the 16 bytes each that it read. False, with the fault, if a descriptor is malformed or names bytes that are out of range or were never written.
 bool wgmma(const WgmmaKind& kind, uint32_t* const* d, const uint32_t* const* a, uint64_t a_descriptor,
-           uint64_t b_descriptor, bool scale_d, const SharedView& shared, SharedFault& fault);
+           uint64_t b_descriptor, bool scale_d, const SharedView& shared, std::vector<uint32_t>& chunks,
+           SharedFault& fault);
 
 // ---- ldmatrix, stmatrix -------------------------------------------------------------------------------------
 

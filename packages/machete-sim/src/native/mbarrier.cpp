@@ -302,6 +302,7 @@ int wait(RegView& r, const Inst& i, uint32_t mask) {
     }
     if (first == ~0u) {
         if (again) {
+            if (w.machine->recorder) w.machine->recorder->rewind(w, w.poll_time);
             w.machine->now = w.poll_time;
             w.poll_pc = ~0u;  // the next wait at this place begins anew
         }

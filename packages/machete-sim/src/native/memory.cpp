@@ -364,7 +364,10 @@ bool polls(Warp& w, uint32_t mask, const Addresses& addr, uint32_t bytes) {
     const bool retried = w.poll_pc == w.pc && w.poll_effects == w.effects && w.poll_place == place;
     const bool again = retried && w.poll_value == h;
     if (!again) {
-        if (retried) w.machine->now = w.poll_time;
+        if (retried) {
+            if (w.machine->recorder) w.machine->recorder->rewind(w, w.poll_time);
+            w.machine->now = w.poll_time;
+        }
         w.machine->not_before(seen_at);
         w.poll_time = w.machine->now;
         w.poll_place = place;

@@ -89,12 +89,23 @@ nb::dict fault_dict(const LocatedFault& f) {
     return d;
 }
 
+// A row for each slice: CTA, warp, kind, record, begin, end, instructions.
+auto slice_rows(const std::vector<Slice>& slices) {
+    constexpr size_t width = 7;
+    auto* rows = new std::vector<uint64_t>;
+    rows->reserve(width * slices.size());
+    for (const Slice& s : slices)
+        rows->insert(rows->end(), {s.cta, s.warp, static_cast<uint64_t>(s.kind), s.pc, s.begin, s.end, s.count});
+    nb::capsule owner(rows, [](void* p) noexcept { delete static_cast<std::vector<uint64_t>*>(p); });
+    return nb::ndarray<nb::numpy, uint64_t, nb::ndim<2>>(rows->data(), {slices.size(), width}, owner);
+}
+
 using RegionTuple = std::tuple<uint64_t, uint64_t, std::string, bool>;
 
 nb::dict launch(const Program& program, const Array<uint8_t>& params, std::array<uint32_t, 3> grid,
                 std::array<uint32_t, 3> block, std::array<uint32_t, 3> cluster, uint32_t dynamic_shared, uint32_t resident, uint64_t seed,
                 uint64_t max_instructions, bool races, const std::vector<RegionTuple>& regions,
-                const nb::object& progress) {
+                const nb::object& progress, const Array<uint32_t>& lines, uint64_t max_slices) {
     Launch l;
     l.grid = grid;
     l.block = block;
@@ -104,6 +115,9 @@ nb::dict launch(const Program& program, const Array<uint8_t>& params, std::array
     l.seed = seed;
     l.max_instructions = max_instructions;
     l.races = races;
+    l.lines.assign(lines.data(), lines.data() + lines.size());
+    if (!l.lines.empty() && l.lines.size() != program.code.size()) throw nb::value_error("one line for each record");
+    l.max_slices = max_slices;
     for (const auto& [address, bytes, name, writable] : regions)
         l.regions.push_back({address, address + bytes, name, writable});
     // Tensor maps among the parameters must stay 64-byte aligned.
@@ -128,6 +142,10 @@ nb::dict launch(const Program& program, const Array<uint8_t>& params, std::array
         });
     } catch (const LocatedFault& fault) {
         result["fault"] = fault_dict(fault);
+    }
+    if (machine.recorder) {
+        result["slices"] = slice_rows(machine.recorder->slices());
+        result["truncated"] = machine.recorder->truncated();
     }
     result["printed"] = nb::bytes(machine.printed.data(), machine.printed.size());
     const Statistics& s = machine.statistics();
@@ -159,7 +177,7 @@ NB_MODULE(_core, m) {
           nb::arg("local_bytes"));
     m.def("launch", &launch, nb::arg("program"), nb::arg("params"), nb::arg("grid"), nb::arg("block"), nb::arg("cluster"),
           nb::arg("dynamic_shared"), nb::arg("resident"), nb::arg("seed"), nb::arg("max_instructions"),
-          nb::arg("races"), nb::arg("regions"), nb::arg("progress").none());
+          nb::arg("races"), nb::arg("regions"), nb::arg("progress").none(), nb::arg("lines"), nb::arg("max_slices"));
     m.def("opcode_names", &opcode_names, "Names of the native handlers; an opcode is an index into this list.");
     m.attr("INSTRUCTION_SET") = use_avx2() ? "avx2" : "base";
     m.attr("SHARED_BASE") = kSharedBase;

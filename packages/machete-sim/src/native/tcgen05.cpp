@@ -11,6 +11,7 @@
 #include "shared_address.hpp"
 #include "tensor_memory.hpp"
 #include "tensor_product.hpp"
+#include "widen.hpp"
 
 namespace machete::sim {
 
@@ -18,7 +19,10 @@ void Machine::issue_tensor(Warp& warp, std::unique_ptr<TensorOperation> operatio
     operation->warp = &warp;
     operation->pc = warp.pc;
     uint64_t& until = warp.cta->tensor_until;
-    operation->time = until = std::max(until, now) + operation->duration();
+    const uint64_t begin = std::max(until, now);
+    operation->time = until = begin + operation->duration();
+    if (recorder && !operation->only_signals())
+        recorder->operation(SliceKind::product, warp, warp.pc, begin, operation->time);
     ++warp.effects;
     ++progress;
     if (warp.cta->tensor_queue.empty()) tensor_busy_.push_back(warp.cta);
@@ -108,15 +112,7 @@ struct Operand {
     uint64_t sum = 0;
 
     uint64_t checksum() const {
-        uint64_t h = 0;
-        const uint8_t* window = cta->shared + (cta->rank << kRankShift);
-        for (const uint32_t address : chunks) {
-            uint64_t v[2];
-            std::memcpy(v, window + address, 16);
-            h = (h ^ v[0]) * 0x9e3779b97f4a7c15ull;
-            h = (h ^ v[1] ^ (h >> 31)) * 0x9e3779b97f4a7c15ull;
-        }
-        return h;
+        return checksum_of_chunks(cta->shared + (cta->rank << kRankShift), chunks);
     }
     // When the operation is issued: all of it must be there already.
     void take(Machine& machine, uint32_t lane, const char* what) {
@@ -361,9 +357,10 @@ struct Multiply : TensorOperation {
                                        what, at, at + 32 * q, column),
                                 1u << lane};
             }
-            for (uint32_t k = 0; k < shape.k; ++k) {
-                uint32_t& v = values[size_t(row) * row_step + size_t(k) * k_step];
-                v = bits<uint32_t>(bits<float>(v) * scale_value(cell >> 8 * (byte + k / block) & 255));
+            for (uint32_t s = 0; s < shape.scales; ++s) {
+                const float scale = scale_value(cell >> 8 * (byte + s) & 255);
+                uint32_t* v = values + size_t(row) * row_step + size_t(s * block) * k_step;
+                for (uint32_t k = 0; k < block; ++k, v += k_step) *v = bits<uint32_t>(bits<float>(*v) * scale);
             }
         }
     }
@@ -407,7 +404,7 @@ struct Multiply : TensorOperation {
                                     memory.column(first) + panel.lane, kTensorLanes, panel.rows, panel.columns,
                                     accumulate};
         const bool masked = std::any_of(off, off + 4, [](uint32_t m) { return m != 0; });
-        if (masked || halvings || shape.d != Shape::f32) {
+        if (masked || halvings) {
             accumulate_with_care(memory, first, panel, product, off);
             return;
         }
@@ -418,10 +415,29 @@ struct Multiply : TensorOperation {
                     unwritten(panel.lane + static_cast<uint32_t>(static_cast<const uint8_t*>(hole) - written), n, "D");
             std::memset(written, 1, panel.rows);
         }
+        if (shape.d == Shape::s32) return accumulate_integers(memory.column(first) + panel.lane, panel, product);
+        uint32_t* const cells = memory.column(first) + panel.lane;
+        const bool half = shape.d == Shape::f16;
+        for (uint32_t n = 0; half && accumulate && n < panel.columns; ++n)
+            halves_to_floats(cells + size_t(n) * kTensorLanes, panel.rows);
         multiply_tensor(product);
+        for (uint32_t n = 0; half && n < panel.columns; ++n)
+            floats_to_halves(cells + size_t(n) * kTensorLanes, panel.rows);
     }
 
-    // Lanes that keep their values, sums that are scaled, of integers or of 16 bits.
+    void accumulate_integers(uint32_t* cells, const Panel& panel, TensorProduct product) const {
+        static thread_local std::vector<uint32_t> sums;
+        sums.resize(size_t(panel.rows) * panel.columns);
+        product.d = sums.data();
+        product.d_step = panel.rows;
+        product.accumulate = false;
+        multiply_tensor(product);
+        for (uint32_t n = 0; n < panel.columns; ++n, cells += kTensorLanes)
+            add_integers(reinterpret_cast<const float*>(sums.data() + size_t(n) * panel.rows),
+                         accumulate ? cells : nullptr, static_cast<int>(panel.rows), shape.saturate, cells);
+    }
+
+    // Lanes that keep their values, and sums that are scaled.
     void accumulate_with_care(TensorMemory& memory, uint32_t first, const Panel& panel, TensorProduct product,
                               const uint32_t* off) const {
         if (shape.d == Shape::s32) product.accumulate = false;

@@ -120,6 +120,7 @@ int alloc(RegView& r, const Inst& i, uint32_t mask) {
                     mask};
     if (tensor_memory(cta).relinquished)
         throw Fault{FaultKind::tensor_memory, "tcgen05.alloc after tcgen05.relinquish_alloc_permit", mask};
+    if (w.clock) w.machine->checker->shared(w, cta, shared, 4, 1u << l, kWrites);
     ++w.effects;
     ++w.machine->progress;
     uint32_t first;
@@ -161,6 +162,7 @@ int dealloc(RegView& r, const Inst& i, uint32_t mask) {
                                    operation->pc),
                             mask};
     }
+    if (w.clock) w.machine->checker->free_columns(w, cta, first, columns);
     std::fill_n(memory.owner.begin() + first, columns, uint16_t(0));
     ++w.effects;
     ++w.machine->progress;
@@ -259,6 +261,11 @@ int load(RegView& r, const Inst& i, uint32_t mask) {
     const Access access(w, i, mask, "tcgen05.ld", false);
     const uint32_t* ext = w.machine->program.ext.data() + i.ext;
     TensorMemory& memory = access.memory;
+    if (w.clock) {
+        if (w.loading.empty()) w.loading.resize(w.machine->program.register_bytes / (4 * kLanes) + 4);
+        for (uint32_t reg = 0; reg < i.count; ++reg)
+            if (ext[reg] != kNoOperand) w.loading[ext[reg] / (4 * kLanes)] = true;
+    }
     auto unwritten = [&](uint32_t lane, uint32_t column, uint32_t thread) {
         throw Fault{FaultKind::uninitialised,
                     format("tcgen05.ld of tensor memory lane %u column %u, which was never written (or the operation "
@@ -308,16 +315,49 @@ int store(RegView& r, const Inst& i, uint32_t mask) {
     return kNext;
 }
 
-int wait(RegView& r, const Inst&, uint32_t mask) {  // ld and st are done when they are issued
-    return converge_all(warp_of(r), mask);
+// The values are there when ld and st are issued; the checker knows what may not be relied on before the wait.
+void waited(Warp& w, bool stores) {
+    w.machine->checker->tensor_wait(w, stores);
+    if (!stores) std::fill(w.loading.begin(), w.loading.end(), false);
+}
+
+int wait(RegView& r, const Inst& i, uint32_t mask) {  // mod: for st
+    Warp& w = warp_of(r);
+    if (const int flow = converge_all(w, mask)) return flow;
+    if (w.clock) waited(w, i.mod);
+    return kNext;
+}
+
+int fence(RegView& r, const Inst& i, uint32_t mask) {  // mod: after_thread_sync
+    Warp& w = warp_of(r);
+    if (w.clock) w.machine->checker->tensor_fence(w, mask, i.mod);
+    return kNext;
 }
 
 const NamedHandler table[] = {
     {"tcgen05.alloc", alloc}, {"tcgen05.dealloc", dealloc}, {"tcgen05.relinquish", relinquish},
     {"tcgen05.ld", load},     {"tcgen05.st", store},        {"tcgen05.wait", wait},
+    {"tcgen05.fence", fence},
 };
 
 }  // namespace
+
+Handler tensor_fence_handler() { return fence; }
+
+void check_loads(Warp& w) {
+    const Program& program = w.machine->program;
+    if (program.use_starts.size() <= w.pc + 1) return;
+    for (uint32_t n = program.use_starts[w.pc]; n < program.use_starts[w.pc + 1]; ++n) {
+        if (!w.loading[(program.uses[n] & 0x7fffffffu) / (4 * kLanes)]) continue;
+        if (w.machine->tensor_fences)
+            throw Fault{FaultKind::pending,
+                        format("this instruction %s a register that a tcgen05.ld may still write; tcgen05.wait::ld must "
+                               "come first",
+                               program.uses[n] >> 31 ? "writes" : "reads"),
+                        w.active};
+        return waited(w, false);
+    }
+}
 
 HandlerTable tensor_memory_handlers() { return {table, static_cast<int>(sizeof(table) / sizeof(table[0]))}; }
 

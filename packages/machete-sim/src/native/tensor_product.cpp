@@ -5,6 +5,8 @@
 #include <cstring>
 
 #include "numbers.hpp"
+#include "opcodes.hpp"
+#include "widen.hpp"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -14,92 +16,11 @@ namespace machete::sim {
 
 namespace {
 
-// Values of narrow formats: sign, `exponent` bits, `mantissa` bits, by the bit pattern in the low bits of a byte.
-template <int mantissa, int bias, int width>
-std::array<float, 1 << width> narrow_table() {
-    std::array<float, 1 << width> values;
-    for (uint32_t v = 0; v < values.size(); ++v) {
-        const uint32_t magnitude = v & ((1u << (width - 1)) - 1), sign = v >> (width - 1) << 31;
-        values[v] = std::bit_cast<float>(number_bits::widen<mantissa, bias>(magnitude) | sign);
-    }
-    return values;
-}
-const auto e2m3_values = narrow_table<3, 1, 6>();
-const auto e3m2_values = narrow_table<2, 3, 6>();
-const auto e2m1_values = narrow_table<1, 1, 4>();
-const auto e4m3_values = [] {
-    std::array<float, 256> values;
-    for (uint32_t v = 0; v < 256; ++v) values[v] = f32_from_e4m3(static_cast<uint8_t>(v));
-    return values;
-}();
-const auto e5m2_values = [] {
-    std::array<float, 256> values;
-    for (uint32_t v = 0; v < 256; ++v) values[v] = f32_from_e5m2(static_cast<uint8_t>(v));
-    return values;
-}();
-
-// The elements of 16 bytes of shared memory. e2m3 and e3m2: 16 elements in 12 bytes, then 4 of padding; e2m1: in 8
-// bytes, then 8 (TMA's types b6x16_p32 and b4x16_p64).
-template <TensorElement e>
-uint32_t widen_chunk(const uint8_t* chunk, uint32_t* out) {
-    using enum TensorElement;
-    if constexpr (e == f16 || e == bf16) {
-        for (uint32_t n = 0; n < 8; ++n) {
-            uint16_t bits;
-            std::memcpy(&bits, chunk + 2 * n, 2);
-            out[n] = std::bit_cast<uint32_t>(e == f16 ? f32_from_f16(bits) : f32_from_bf16(bits));
-        }
-        return 8;
-    } else if constexpr (e == tf32) {
-        for (uint32_t n = 0; n < 4; ++n) {
-            uint32_t bits;
-            std::memcpy(&bits, chunk + 4 * n, 4);
-            out[n] = std::bit_cast<uint32_t>(f32_from_tf32(bits));
-        }
-        return 4;
-    } else if constexpr (e == e2m1_packed) {
-        for (uint32_t n = 0; n < 32; ++n)
-            out[n] = std::bit_cast<uint32_t>(e2m1_values[chunk[n / 2] >> (4 * (n % 2)) & 15]);
-        return 32;
-    } else if constexpr (e == e2m1) {
-        for (uint32_t n = 0; n < 16; ++n)
-            out[n] = std::bit_cast<uint32_t>(e2m1_values[chunk[n / 2] >> (4 * (n % 2)) & 15]);
-        return 16;
-    } else if constexpr (e == e2m3 || e == e3m2) {
-        for (uint32_t n = 0; n < 16; ++n) {
-            uint16_t pair;
-            std::memcpy(&pair, chunk + 6 * n / 8, 2);
-            const uint32_t bits = pair >> (6 * n % 8) & 63;
-            out[n] = std::bit_cast<uint32_t>(e == e2m3 ? e2m3_values[bits] : e3m2_values[bits]);
-        }
-        return 16;
-    } else {
-        for (uint32_t n = 0; n < 16; ++n) {
-            if constexpr (e == e4m3) out[n] = std::bit_cast<uint32_t>(e4m3_values[chunk[n]]);
-            if constexpr (e == e5m2) out[n] = std::bit_cast<uint32_t>(e5m2_values[chunk[n]]);
-            if constexpr (e == s8) out[n] = std::bit_cast<uint32_t>(float(static_cast<int8_t>(chunk[n])));
-            if constexpr (e == u8) out[n] = std::bit_cast<uint32_t>(float(chunk[n]));
-        }
-        return 16;
-    }
-}
-
-template <class F>
-auto with_element(TensorElement element, F f) {
-    using enum TensorElement;
-    switch (element) {
-        case f16: return f.template operator()<f16>();
-        case bf16: return f.template operator()<bf16>();
-        case tf32: return f.template operator()<tf32>();
-        case e4m3: return f.template operator()<e4m3>();
-        case e5m2: return f.template operator()<e5m2>();
-        case e2m3: return f.template operator()<e2m3>();
-        case e3m2: return f.template operator()<e3m2>();
-        case e2m1: return f.template operator()<e2m1>();
-        case e2m1_packed: return f.template operator()<e2m1_packed>();
-        case s8: return f.template operator()<s8>();
-        default: return f.template operator()<u8>();
-    }
+Packed packed(TensorElement e) {
+    constexpr Packed table[] = {Packed::f16,         Packed::bf16,        Packed::tf32,        Packed::e4m3,
+                                Packed::e5m2,        Packed::e2m3_groups, Packed::e3m2_groups, Packed::e2m1_groups,
+                                Packed::e2m1_nibbles, Packed::s8,         Packed::u8};
+    return table[static_cast<int>(e)];
 }
 
 // Elements of 16 bytes, and the address of the chunk with element (row, k).
@@ -178,20 +99,36 @@ bool read_tensor_tile(uint64_t bits, TensorElement element, bool mn_major, bool 
     MatrixDescriptor descriptor;
     if (!decode_tensor_descriptor(bits, descriptor, fault)) return false;
     const Walk walk(descriptor, element, mn_major);
-    const uint32_t flip = negate ? 0x80000000u : 0, along = mn_major ? row_step : k_step;
-    return with_element(element, [&]<TensorElement e>() {
-        uint32_t values[32];
+    const Packed type = packed(element);
+    const Widen widen = widener(type);
+    const uint32_t count = walk.per_chunk, chunks = k / count, flip = negate ? 0x80000000u : 0;
+    float values[kMaxDepth * 8];
+    if (mn_major || k_step == 1) {  // the elements of a chunk are written one by one, or as neighbours
+        const uint32_t along = mn_major ? row_step : k_step;
         for (uint32_t row = 0; row < rows; row += walk.row_step()) {
             for (uint32_t c = 0; c < k; c += walk.k_step()) {
                 const uint8_t* chunk = chunk_at(shared, walk.address(row, c), fault);
                 if (!chunk) return false;
-                const uint32_t count = widen_chunk<e>(chunk, values);
+                widen(chunk, values);
                 uint32_t* at = out + size_t(row) * row_step + size_t(c) * k_step;
-                for (uint32_t n = 0; n < count; ++n) at[size_t(n) * along] = values[n] ^ flip;
+                for (uint32_t n = 0; n < count; ++n) at[size_t(n) * along] = std::bit_cast<uint32_t>(values[n]) ^ flip;
             }
         }
         return true;
-    });
+    }
+    const uint8_t* pieces[8 * kMaxDepth / 4];
+    for (uint32_t row = 0; row < rows; row += 8) {  // rows are neighbours: eight at a time
+        const uint8_t** piece = pieces;
+        for (uint32_t r = row; r < row + 8; ++r)
+            for (uint32_t c = 0; c < k; c += count)
+                if (!(*piece++ = chunk_at(shared, walk.address(r, c), fault))) return false;
+        widen_columns(type, pieces, chunks, values);
+        for (uint32_t c = 0; c < k; ++c) {
+            uint32_t* at = out + size_t(row) * row_step + size_t(c) * k_step;
+            for (uint32_t r = 0; r < 8; ++r) at[r] = std::bit_cast<uint32_t>(values[8 * c + r]) ^ flip;
+        }
+    }
+    return true;
 }
 
 void widen_tensor_row(TensorElement element, bool negate, const uint32_t* cells, uint32_t k, uint32_t* out,
@@ -200,24 +137,22 @@ void widen_tensor_row(TensorElement element, bool negate, const uint32_t* cells,
     using enum TensorElement;
     if (element == e2m3 || element == e3m2 || element == e2m1) {
         for (uint32_t c = 0; c < k; ++c) {
-            const uint32_t byte = cells[c / 4] >> (8 * (c % 4)) & 255;
-            const float value = element == e2m1   ? e2m1_values[byte >> 2 & 15]
-                                : element == e2m3 ? e2m3_values[byte >> 1 & 63]
-                                                  : e3m2_values[byte >> 1 & 63];
+            const auto byte = static_cast<uint8_t>(cells[c / 4] >> (8 * (c % 4)));
+            const float value = element == e2m1   ? f32_from_e2m1(byte >> 2 & 15)
+                                : element == e2m3 ? f32_from_e2m3(byte >> 1 & 63)
+                                                  : f32_from_e3m2(byte >> 1 & 63);
             out[size_t(c) * k_step] = std::bit_cast<uint32_t>(value) ^ flip;
         }
         return;
     }
-    with_element(element, [&]<TensorElement e>() {
-        uint32_t values[32];
-        for (uint32_t c = 0, at = 0; c < k; at += 4) {
-            uint8_t chunk[16];
-            std::memcpy(chunk, cells + at, 16);
-            const uint32_t count = widen_chunk<e>(chunk, values);
-            for (uint32_t n = 0; n < count; ++n, ++c) out[size_t(c) * k_step] = values[n] ^ flip;
-        }
-        return true;
-    });
+    const Packed type = packed(element);
+    const Widen widen = widener(type);
+    float values[kMaxPacked];
+    for (uint32_t c = 0, at = 0; c < k; at += 4) {
+        widen(reinterpret_cast<const uint8_t*>(cells + at), values);
+        for (uint32_t n = 0; n < packed_count(type); ++n, ++c)
+            out[size_t(c) * k_step] = std::bit_cast<uint32_t>(values[n]) ^ flip;
+    }
 }
 
 namespace {
@@ -268,7 +203,7 @@ __attribute__((target("avx2,fma"))) void multiply_block_avx2(const TensorProduct
             _mm256_storeu_ps(reinterpret_cast<float*>(p.d + size_t(n + c) * p.d_step + row + 8 * h), sum[c][h]);
 }
 
-const bool have_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+const bool have_avx2 = use_avx2();
 #endif
 
 }  // namespace

@@ -32,26 +32,8 @@ WgmmaKind decode(const Inst& i) {
     return kind;
 }
 
-void add_chunks(uint64_t bits, bool k_major, int bytes, int rows, int depth, std::vector<uint32_t>& out) {
-    MatrixDescriptor d;
-    SharedFault fault;
-    if (!decode_wgmma_descriptor(bits, d, fault)) return;  // wgmma reports it
-    const auto unit = static_cast<uint32_t>(16 / bytes);
-    const auto row_step = k_major ? 1u : unit, k_step = k_major ? unit : 1u;
-    for (uint32_t row = 0; row < static_cast<uint32_t>(rows); row += row_step)
-        for (uint32_t k = 0; k < static_cast<uint32_t>(depth); k += k_step)
-            out.push_back(matrix_chunk_address(d, k_major, bytes, row, k));
-}
-
 uint64_t sum(const Cta& cta, const std::vector<uint32_t>& chunks) {
-    uint64_t h = 0;
-    for (const uint32_t address : chunks) {
-        uint64_t v[2];
-        std::memcpy(v, cta.shared + (cta.rank << kRankShift) + address, 16);
-        h = (h ^ v[0]) * 0x9e3779b97f4a7c15ull;
-        h = (h ^ v[1] ^ (h >> 31)) * 0x9e3779b97f4a7c15ull;
-    }
-    return h;
+    return checksum_of_chunks(cta.shared + (cta.rank << kRankShift), chunks);
 }
 
 [[noreturn]] void refuse(const SharedFault& fault, uint32_t mask) {
@@ -118,17 +100,16 @@ int multiply(RegView& r, const Inst& i, uint32_t mask) {
                             cta.shadow + cta.shared_begin};
     if (machine.checker)
         for (uint32_t k = 0; k < 4; ++k) check_product(*cta.warps[first + k], ext, n, a_in_registers ? 4 : 0);
+    std::vector<uint32_t> chunks;
     SharedFault fault;
-    if (!wgmma(kind, d, a_in_registers ? a : nullptr, a_bits, b_bits, scale != 0, shared, fault)) {
+    if (!wgmma(kind, d, a_in_registers ? a : nullptr, a_bits, b_bits, scale != 0, shared, chunks, fault)) {
         if (fault.kind == SharedFault::Kind::uninitialised)
             uninitialised(cta, machine, fault.address + (cta.rank << kRankShift), 1, first_lane(mask), "wgmma read");
         refuse(fault, mask);
     }
     ++machine.stats().matrix_instructions;
     Warpgroup& group = cta.warpgroups[w.index / 4];
-    WgmmaOperand pending{group.committed, 0, w.pc, {}};
-    if (!a_in_registers) add_chunks(a_bits, !kind.a_mn_major, element_bytes(kind.a), 64, kind.k, pending.chunks);
-    add_chunks(b_bits, !kind.b_mn_major, element_bytes(kind.b), kind.n, kind.k, pending.chunks);
+    WgmmaOperand pending{group.committed, 0, w.pc, machine.now, std::move(chunks)};
     if (Checker* checker = machine.checker.get()) {
         if (!group.agent.index) group.agent = checker->new_agent(cta);
         for (const uint32_t address : pending.chunks)
@@ -169,6 +150,10 @@ int wait(RegView& r, const Inst& i, uint32_t mask) {  // imm: groups that may st
                 format("shared memory that the wgmma at instruction %u reads was overwritten before this wait", op.pc),
                 mask};
     }
+    if (w.machine->recorder)
+        for (const WgmmaOperand& op : group.pending)
+            if (op.group + keep < group.committed)
+                w.machine->recorder->operation(SliceKind::product, w, op.pc, op.issued, w.machine->now);
     std::erase_if(group.pending, [&](const WgmmaOperand& op) { return op.group + keep < group.committed; });
     return kNext;
 }

@@ -104,13 +104,16 @@ def test_scaled_input(module: Module) -> None:
     check(core.execute(module, product)[0][0], exact * 1.25)
 
 
+SYNC = "tcgen05.fence::before_thread_sync; bar.sync 0; tcgen05.fence::after_thread_sync;"
+
+
 def test_disabled_lanes_keep_their_values(module: Module) -> None:
     lanes = "{0xffffffff, 0, 0x0000ffff, 0}"
     fill = "".join(
         f"add.u32 %r21, %r22, {c}; tcgen05.st.sync.aligned.32x32b.x1.b32 [%r21], {{%r2}};" for c in range(64)
     )
     prologue = f"""shr.u32 %r16, %r2, 5; shl.b32 %r17, %r16, 21; add.u32 %r22, %r7, %r17; {fill}
-        tcgen05.wait::st.sync.aligned; tcgen05.fence::before_thread_sync;"""
+        tcgen05.wait::st.sync.aligned; {SYNC}"""
     product, exact = plain("f16", "f16", "f16", operands=f"{lanes}, ", prologue=prologue)
     cells, _ = core.execute(module, product)
     kept = np.r_[0:32, 64:80]
@@ -145,7 +148,8 @@ def test_64_rows_use_half_of_the_lanes(module: Module) -> None:
 
 FILL = """shr.u32 %r16, %r2, 5; shl.b32 %r17, %r16, 21; add.u32 %r22, %r7, %r17; mov.u32 %r24, 7; mov.u32 %r23, 0;
     $fill: tcgen05.st.sync.aligned.32x32b.x1.b32 [%r22], {{%r24}}; add.u32 %r22, %r22, 1; add.u32 %r23, %r23, 1;
-    setp.lt.u32 %p6, %r23, {columns}; @%p6 bra $fill; tcgen05.wait::st.sync.aligned;"""
+    setp.lt.u32 %p6, %r23, {columns}; @%p6 bra $fill; tcgen05.wait::st.sync.aligned;
+    tcgen05.fence::before_thread_sync; bar.sync 0; tcgen05.fence::after_thread_sync;"""
 
 
 @pytest.mark.parametrize("m", [32, 64, 128])

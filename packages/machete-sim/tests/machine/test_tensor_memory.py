@@ -4,11 +4,23 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
 
-from machete.sim import Deadlock, Image, LaunchConfig, OutOfBounds, Region, TensorMemoryMisuse, Uninitialised, run
+from machete.sim import (
+    Deadlock,
+    Image,
+    LaunchConfig,
+    OutOfBounds,
+    PendingRegisters,
+    Race,
+    Region,
+    TensorMemoryMisuse,
+    Uninitialised,
+    run,
+)
 
 Module = Callable[..., str]
 
@@ -20,6 +32,8 @@ SHAPES: dict[str, tuple[int, Callable[[int, int], tuple[int, int]]]] = {
     "16x256b": (4, lambda t, r: (t // 4 + 8 * (r // 2 % 2), 8 * (r // 4) + 2 * (t % 4) + r % 2)),
 }
 COLUMNS = 64
+WAIT_LD, WAIT_ST = "tcgen05.wait::ld.sync.aligned;", "tcgen05.wait::st.sync.aligned;"
+BEFORE_SYNC, AFTER_SYNC = "tcgen05.fence::before_thread_sync;", "tcgen05.fence::after_thread_sync;"
 
 
 def launch(module: Module, body: str, out: np.ndarray, *, threads: int = 128, columns: int = COLUMNS) -> np.ndarray:
@@ -30,6 +44,7 @@ def launch(module: Module, body: str, out: np.ndarray, *, threads: int = 128, co
         $allocated: bar.sync 0; ld.shared.u32 %r8, [%r6]; shl.b32 %r9, %r1, 21; add.u32 %r7, %r8, %r9;
         mul.wide.u32 %d5, %r2, {out.nbytes // threads}; add.s64 %d6, %a0, %d5;
         {body}
+        {BEFORE_SYNC if "tcgen05.fence" in body else ""}
         bar.sync 0; @!%p3 bra $done; tcgen05.dealloc.cta_group::1.sync.aligned.b32 %r8, {columns};
         $done:
     """
@@ -78,7 +93,7 @@ def test_stores_and_packing_are_the_inverse(module: Module, shape: str) -> None:
     repeat, count = 4, 4 * per
     declare, names = registers(count)
     values = "".join(f"mad.lo.u32 %t{r}, %r2, 0x10000, {r + 7};" for r in range(count))
-    loads = "".join(f"add.u32 %r11, %r7, {c}; tcgen05.ld.sync.aligned.32x32b.x1.b32 {{%r12}}, [%r11];"
+    loads = "".join(f"add.u32 %r11, %r7, {c}; tcgen05.ld.sync.aligned.32x32b.x1.b32 {{%r12}}, [%r11]; {WAIT_LD}"
                     f"st.global.u32 [%d6+{4 * (c + count)}], %r12;" for c in range(COLUMNS))  # fmt: skip
     back = "".join(f"st.global.u32 [%d6+{4 * r}], %t{r};" for r in range(count))
     zero = fill(64)
@@ -134,7 +149,7 @@ def test_copies(module: Module, shape: str) -> None:
     """Word w of shared memory holds w; rows are in core matrices, those of the second 16 bytes after 128 rows."""
     rows, columns, lanes = COPIES[shape]
     descriptor = 2048 >> 4 << 16 | 128 >> 4 << 32 | 1 << 46
-    loads = "".join(f"add.u32 %r11, %r7, {c}; tcgen05.ld.sync.aligned.32x32b.x1.b32 {{%r12}}, [%r11];"
+    loads = "".join(f"add.u32 %r11, %r7, {c}; tcgen05.ld.sync.aligned.32x32b.x1.b32 {{%r12}}, [%r11]; {WAIT_LD}"
                     f"st.global.u32 [%d6+{4 * c}], %r12;" for c in range(columns))  # fmt: skip
     body = f"""{fill(8)} {ROWS.format(descriptor=descriptor)}
         @%p1 tcgen05.cp.cta_group::1.{shape} [%r8], %d1; @%p1 {COMMIT} {WAIT} {loads}"""
@@ -148,7 +163,7 @@ def test_copies(module: Module, shape: str) -> None:
 
 
 def test_shift_moves_every_lane_but_the_last_of_a_subpartition(module: Module) -> None:
-    loads = "".join(f"add.u32 %r11, %r7, {c}; tcgen05.ld.sync.aligned.32x32b.x1.b32 {{%r12}}, [%r11];"
+    loads = "".join(f"add.u32 %r11, %r7, {c}; tcgen05.ld.sync.aligned.32x32b.x1.b32 {{%r12}}, [%r11]; {WAIT_LD}"
                     f"st.global.u32 [%d6+{4 * c}], %r12;" for c in range(8))  # fmt: skip
     body = f"""{fill(8)} {ROWS.format(descriptor=1 << 46)} @%p1 tcgen05.shift.cta_group::1.down [%r8];
         @%p1 {COMMIT} {WAIT} {loads}"""
@@ -166,8 +181,8 @@ def test_shift_moves_every_lane_but_the_last_of_a_subpartition(module: Module) -
         ("add.u32 %r7, %r7, 512; tcgen05.st.sync.aligned.32x32b.x1.b32 [%r7], {%r2};", OutOfBounds, "there are 512"),
         ("add.u32 %r7, %r7, 0x100000; tcgen05.st.sync.aligned.32x32b.x1.b32 [%r7], {%r2};", OutOfBounds, "may access"),
         ("@%p3 tcgen05.dealloc.cta_group::1.sync.aligned.b32 %r8, 64;", TensorMemoryMisuse, "not what was allocated"),
-        ("@!%p3 bra $more; tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r6], 512; $more:", Deadlock,
-         "waits for 512 columns of tensor memory"),
+        ("bar.sync 0; @!%p3 bra $more; tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r6], 512; $more:",
+         Deadlock, "waits for 512 columns of tensor memory"),
     ],
 )  # fmt: skip
 def test_mistakes_are_named(module: Module, body: str, error: type[Exception], message: str) -> None:
@@ -177,7 +192,7 @@ def test_mistakes_are_named(module: Module, body: str, error: type[Exception], m
 
 def test_an_allocation_waits_until_columns_are_free(module: Module) -> None:
     """Warp 1 wants 512 columns while warp 0 has 64 of them."""
-    body = """setp.eq.u32 %p5, %r1, 1; @!%p5 bra $free;
+    body = """bar.sync 0; setp.eq.u32 %p5, %r1, 1; @!%p5 bra $free;
         tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r6], 512; ld.shared.u32 %r8, [%r6];
         tcgen05.dealloc.cta_group::1.sync.aligned.b32 %r8, 512; bra $again;
         $free: @!%p3 bra $again; nanosleep.u32 100; tcgen05.dealloc.cta_group::1.sync.aligned.b32 %r8, 64;
@@ -185,3 +200,26 @@ def test_an_allocation_waits_until_columns_are_free(module: Module) -> None:
         ld.shared.u32 %r8, [%r6]; $last: st.global.u32 [%d6], %r8;"""
     out = launch(module, body, np.ones((128, 1), np.uint32))
     assert (out == 0).all()
+
+
+STORE = "tcgen05.st.sync.aligned.32x32b.x1.b32 [%r7], {%r2};"
+LOAD = "tcgen05.ld.sync.aligned.32x32b.x1.b32 {%r12}, [%r7];"
+USE = "st.global.u32 [%d6], %r12;"
+
+
+@pytest.mark.parametrize(
+    ("body", "error", "message"),
+    [
+        (f"{STORE} {WAIT_ST} {LOAD} {USE}", None, ""),  # as ptxas has it, the use of a register waits for its load
+        (f"{STORE} {LOAD}", Race, "wait::st"),
+        (f"{STORE} {WAIT_ST} {STORE}", Race, "wait::st"),  # of which the deallocation by warp 0 knows nothing
+        (f"{STORE} {WAIT_ST} {LOAD}", Race, "wait::ld"),
+        (f"{STORE} {WAIT_ST} {LOAD} {WAIT_LD} {STORE} {WAIT_ST} {AFTER_SYNC}", None, ""),
+        (f"{STORE} {WAIT_ST} {LOAD} {USE} {AFTER_SYNC}", PendingRegisters, "wait::ld must come first"),
+        (f"{STORE} {WAIT_ST} {LOAD} {STORE} {AFTER_SYNC}", Race, "wait::ld"),
+    ],
+)
+def test_what_must_be_waited_for(module: Module, body: str, error: type[Exception] | None, message: str) -> None:
+    """A kernel with a tcgen05.fence is held to every wait, any other to those that registers do not make needless."""
+    with pytest.raises(error, match=message) if error else nullcontext():
+        launch(module, body, np.zeros((128, 1), np.uint32))

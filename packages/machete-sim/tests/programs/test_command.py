@@ -1,4 +1,4 @@
-"""`machete-sim run` and `pytest --machete-sim`, as they are called."""
+"""`machete-sim run`, `machete-sim trace` and `pytest --machete-sim`, as they are called."""
 
 from __future__ import annotations
 
@@ -75,6 +75,20 @@ def test_a_race_is_reported_to_people_and_to_programs(tmp_path: Path) -> None:
     assert report["place"]["source"] == report["others"][0]["place"]["source"] == "script.py:9"
     assert machete_sim("run", "--check", "memory", "--json", str(found), str(script)).returncode == 0
     assert json.loads(found.read_text()) == []
+
+
+def test_a_test_program_is_traced_with_its_lines(tmp_path: Path) -> None:
+    script, found = tmp_path / "test_script.py", tmp_path / "trace.json"
+    script.write_text(PROGRAM + "\ndef test():\n    run(32)\n    run(20)\n")
+    done = machete_sim(
+        "trace", "-o", str(found), "--launches", "1", "-m", "pytest", "-p", "no:cacheprovider", str(script)
+    )
+    assert done.returncode == 1  # the second launch is out of bounds
+    assert "  warp  0 |" in done.stdout
+    assert "1 more launches are not printed" in done.stderr
+    events = json.loads(found.read_text())["traceEvents"]
+    assert {event["pid"] for event in events} == {1, 2}
+    assert "test_script.py:9" in {event["name"] for event in events}
 
 
 @pytest.mark.parametrize("status", [0, 7])

@@ -42,6 +42,7 @@ from .image import Image
 from .launch import LaunchConfig, Region, Report, run
 from .programs import MissingPackage, Simulation, simulated_gpu
 from .recording import RecordedLaunch, record_launches
+from .timeline import Timeline, chrome_trace, trace_launches
 
 __all__ = [
     "BadDescriptor",
@@ -66,12 +67,15 @@ __all__ = [
     "Simulation",
     "SimulationError",
     "TensorMemoryMisuse",
+    "Timeline",
     "Trap",
     "Uninitialised",
     "UnknownInstruction",
     "Unsupported",
     "UnsupportedLaunch",
+    "chrome_trace",
     "record_launches",
     "run",
     "simulated_gpu",
+    "trace_launches",
 ]

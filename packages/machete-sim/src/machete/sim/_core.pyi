@@ -38,4 +38,6 @@ def launch(
     races: bool,
     regions: Sequence[tuple[int, int, str, bool]],
     progress: Callable[[int, int], None] | None,
+    lines: np.ndarray,
+    max_slices: int,
 ) -> dict[str, Any]: ...

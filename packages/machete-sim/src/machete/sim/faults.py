@@ -18,7 +18,7 @@ SYNCHRONISATION = re.compile(
     r"mbarrier\.(init|inval|arrive|arrive_drop|test_wait|try_wait|expect_tx|complete_tx)\b.*"
     r"|cp\.async\.(bulk\.)?(commit_group|wait_group|wait_all)\b.*|cp\.async\.mbarrier\.arrive\b.*"
     r"|(bar|barrier)\b.*|fence\b.*|membar\b.*|wgmma\.(fence|commit_group|wait_group)\b.*"
-    r"|tcgen05\.(commit|wait|fence)\b.*|(ld\.acquire|st\.release|(red|atom)\.(acquire|release|acq_rel))\b.*"
+    r"|tcgen05\.(alloc|dealloc|relinquish_alloc_permit|commit|wait|fence)\b.*|(ld\.acquire|st\.release|(red|atom)\.(acquire|release|acq_rel))\b.*"
 )
 NO_FAULT = re.compile(r"fence\.proxy\.(alias|tensormap)\b.*")  # has no effect in the simulator
 WAIT = re.compile(r"mbarrier\.(test_wait|try_wait)\b.*")

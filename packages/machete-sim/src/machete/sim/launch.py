@@ -12,6 +12,7 @@ from .errors import FAULTS, ExecutionError, UnsupportedLaunch, WaitingWarp
 from .image import Image
 from .recording import note
 from .settings import Check, default_check
+from .timeline import MAX_SLICES, note_timeline, source_lines, traced
 
 MAX_THREADS = 1024
 MAX_CLUSTER = 16  # the non-portable size of sm_90 and sm_100
@@ -101,7 +102,11 @@ def run(
         config.check == "races",
         regions,
         progress,
+        source_lines(image) if traced() else np.zeros(0, np.uint32),
+        MAX_SLICES,
     )
+    if "slices" in result:
+        note_timeline(image, config, cluster, result)
     if result["printed"]:
         sys.stdout.write(result["printed"].decode(errors="replace"))
         sys.stdout.flush()

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from ..ptx import Address, Vector
+from ..registers import Register
 from .copies import Entries
 from .form import Groups, form
 from .types import CLUSTER, NO_OPERAND
@@ -76,6 +77,8 @@ def _move(
     mod = SHAPES.index(shape) | ("packed" in groups) << 8
     name = "tcgen05.ld" if load else "tcgen05.st"
     a = _address(asm, address)
+    if load and "tcgen05.fence" in asm.module.text:  # which holds them to wait::ld
+        asm.held.update(register for register in registers if isinstance(register, Register))
     asm.emit(name, a=a, ext=registers, imm=split, mod=mod, defines=count if load else 0)
 
 
@@ -104,7 +107,7 @@ def wait(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
 def fence(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
     asm.require_target(*TARGETS)
     asm.expect(ops, 0)
-    asm.emit("nop")
+    asm.emit("tcgen05.fence", mod=groups["what"] == "after_thread_sync")
 
 
 # ---- cp, shift, commit

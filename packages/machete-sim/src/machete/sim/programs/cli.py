@@ -15,6 +15,7 @@ import typer
 from ..errors import ExecutionError, UnsupportedLaunch
 from ..report import json_report, text_report, write_json
 from ..settings import Check, default_check
+from ..timeline import chrome_trace, trace_launches
 from .context import MissingPackage, Simulation, simulated_gpu
 from .device import DEFAULT_SMS, Device
 
@@ -27,24 +28,26 @@ app = typer.Typer(
 )
 
 
-@app.callback()
-def main() -> None:
-    """Keeps `run` a subcommand while it is the only one."""
+PROGRAM_FIRST = {"ignore_unknown_options": True, "allow_interspersed_args": False}
+Script = Annotated[str, typer.Argument(help="The program: a file, or with -m the name of a module.")]
+Arguments = Annotated[list[str] | None, typer.Argument(help="The program's own arguments.")]
+Arch = Annotated[str, typer.Option(help="The GPU: sm_90a, sm_100a or sm_120a.")]
+Sms = Annotated[int, typer.Option(help="Multiprocessors of the GPU, and CTAs that are resident at a time.")]
+Seed = Annotated[int, typer.Option(help="Chooses the order of warps and of asynchronous copies.")]
+AsModule = Annotated[bool, typer.Option("--module", "-m", help="SCRIPT names a module, as in python -m.")]
 
 
-@app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@app.command(context_settings=PROGRAM_FIRST)
 def run(
-    script: Annotated[str, typer.Argument(help="The program: a file, or with -m the name of a module.")],
-    arguments: Annotated[list[str] | None, typer.Argument(help="The program's own arguments.")] = None,
-    arch: Annotated[str, typer.Option(help="The GPU: sm_90a, sm_100a or sm_120a.")] = "sm_90a",
-    sms: Annotated[
-        int, typer.Option(help="Multiprocessors of the GPU, and CTAs that are resident at a time.")
-    ] = DEFAULT_SMS,
-    seed: Annotated[int, typer.Option(help="Chooses the order of warps and of asynchronous copies.")] = 0,
+    script: Script,
+    arguments: Arguments = None,
+    arch: Arch = "sm_90a",
+    sms: Sms = DEFAULT_SMS,
+    seed: Seed = 0,
     seeds: Annotated[
         int, typer.Option(min=1, help="Run the program this many times, each time with the next seed.")
     ] = 1,
-    module: Annotated[bool, typer.Option("--module", "-m", help="SCRIPT names a module, as in python -m.")] = False,
+    module: AsModule = False,
     check: Annotated[
         Check | None,
         typer.Option(help="races: everything; memory: no happens-before, faster. Default: MACHETE_SIM_CHECK."),
@@ -59,12 +62,7 @@ def run(
     A kernel that goes wrong is reported: the op, the CTA, the warp, the instruction and the line of both accesses of a
     race, and what to do. It raises an exception where it was launched. The program's exit status is handed on.
     """
-    if not module and not Path(script).is_file():
-        raise typer.BadParameter(f"{script}: no such file", param_hint="SCRIPT")
-    try:
-        device = Device.named(arch, sms)
-    except UnsupportedLaunch as error:
-        raise typer.BadParameter(str(error), param_hint="--arch, --sms") from None
+    device = _device(script, module, arch, sms)
     if json_file is not None:
         write_json(json_file, [])
     for current in range(seed, seed + seeds):
@@ -84,6 +82,55 @@ def run(
             raise
         if not quiet:
             typer.echo(_summary(simulation), err=True)
+
+
+@app.command(context_settings=PROGRAM_FIRST)
+def trace(
+    script: Script,
+    arguments: Arguments = None,
+    arch: Arch = "sm_90a",
+    sms: Sms = DEFAULT_SMS,
+    seed: Seed = 0,
+    module: AsModule = False,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write a Chrome JSON trace, which ui.perfetto.dev opens.")
+    ] = None,
+    ctas: Annotated[int, typer.Option(min=1, help="How many CTAs of a launch are printed.")] = 4,
+    launches: Annotated[int, typer.Option(min=1, help="How many launches are printed.")] = 4,
+    events: Annotated[bool, typer.Option("--events", help="Print what every warp did, line by line.")] = False,
+) -> None:
+    """Run a program as `run` does, and show which warp did what when, in simulated time.
+
+    A test program: machete-sim trace -m pytest tests/test_kernel.py. A kernel that goes wrong is traced up to there.
+    """
+    device = _device(script, module, arch, sms)
+    with trace_launches() as timelines:
+        try:
+            with simulated_gpu(device.arch, sms=sms, seed=seed):
+                _execute(script, arguments or [], module)
+        except MissingPackage as error:
+            typer.echo(f"machete-sim: {error}", err=True)
+            raise typer.Exit(2) from None
+        except ExecutionError as error:
+            typer.echo(text_report(error, seed), err=True)
+            raise
+        finally:
+            for timeline in timelines[:launches]:
+                typer.echo(timeline.text(ctas, events))
+            if len(timelines) > launches:
+                typer.echo(f"machete-sim: {len(timelines) - launches} more launches are not printed", err=True)
+            if output is not None:
+                output.write_text(chrome_trace(timelines))
+
+
+def _device(script: str, module: bool, arch: str, sms: int) -> Device:
+    """The GPU that is asked for. Raises typer.BadParameter, also if there is no such program."""
+    if not module and not Path(script).is_file():
+        raise typer.BadParameter(f"{script}: no such file", param_hint="SCRIPT")
+    try:
+        return Device.named(arch, sms)
+    except UnsupportedLaunch as error:
+        raise typer.BadParameter(str(error), param_hint="--arch, --sms") from None
 
 
 @contextmanager
