@@ -98,6 +98,8 @@ class NeverFrees(Streaming):
 class NeverHandsOver(Plain):
     """Takes over what nobody stores."""
 
+    hands_over = True
+
     @cute.jit
     def compute(self, tile_N, x, y, dependencies):
         dependencies.wait()
@@ -202,6 +204,26 @@ def test_a_stopped_kernel_says_so_each_time(anywhere: str) -> None:
         with pytest.raises(HangError, match="NeverCommits"):
             kernel.run()
     kernel.check()  # what was reported has been raised
+
+
+def test_a_long_queue_ends_as_fast(anywhere: str) -> None:
+    """After an alarm nothing of the queue is run but what was published, here 3 of 2000 instructions."""
+    x, y = torch.zeros(N, device=anywhere), torch.zeros(N, device=anywhere)
+    ops = NeverCommits.schedule(x=x, y=y)
+    for _ in range(1000):
+        ops += Plain.schedule(x=y, y=x) + Plain.schedule(x=x, y=y)
+    kernel = Megakernel(ops, num_sms=2, timeout=TIMEOUT)
+    with pytest.raises(HangError, match="NeverCommits"):
+        kernel.run()
+    assert x.abs().max() < 10
+
+
+def test_sms_that_wait_for_each_other_run_together(anywhere: str) -> None:
+    with pytest.raises(PlanError, match="SMs on one another"):
+        Megakernel(
+            NeverHandsOver.schedule(x=torch.zeros(N, device=anywhere), y=torch.zeros(N, device=anywhere)),
+            programmatic=True,
+        )
 
 
 def test_the_reasons_of_host_and_device_are_the_same() -> None:

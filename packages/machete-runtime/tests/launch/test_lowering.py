@@ -8,7 +8,7 @@ import torch
 import small_ops
 from machete.megakernel import Comparison, Megakernel, compare, lower, temporary
 from machete.megakernel.errors import PlanError
-from machete.megakernel.launch.comparison import Measured
+from machete.megakernel.launch.comparison import Measured, _difference
 from machete.megakernel.launch.lowering import LOWERINGS, Standalone
 
 
@@ -32,6 +32,29 @@ def test_every_lowering_computes_the_same(lowering: str, arch: str, device: str)
         expected = expected + 2 * tensors["x"] + tensors["z"]
         lowered.run()
         assert torch.equal(tensors["total"], expected)
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+def test_temporaries_that_begin_with_zeros(lowering: str, anywhere: str) -> None:
+    begins, total = temporary((2000,), torch.float32, anywhere, zeroed=True), torch.ones(2000, device=anywhere)
+    ops = small_ops.Accumulate.schedule(x=total, y=begins) + small_ops.Scale.schedule(x=begins, y=total, factor=1.0)
+    filler = [torch.full((1 << 14,), 7.0, device=anywhere) for _ in range(8)]
+    del filler  # what comes after may get memory that is not zero
+    lower(ops, lowering).run()
+    assert (total == 1).all()
+
+
+@pytest.mark.parametrize("value", [float("nan"), 1.0])
+def test_nan_that_only_one_computes_is_a_difference(value: float) -> None:
+    result, reference = torch.ones(4), torch.ones(4)
+    result[1] = value
+    assert _difference([result], [reference]) == (0.0 if value == 1 else float("inf"))
+    assert _difference([result], [result.clone()]) == 0.0
+
+
+def test_at_least_one_sample(anywhere: str) -> None:
+    with pytest.raises(PlanError, match="samples=0"):
+        compare(graph_of_ops(anywhere)[0], samples=0)
 
 
 def test_compare(anywhere: str) -> None:

@@ -182,6 +182,7 @@ class SplitFewRowsGemm(FewRowsGemm):
     `partial` holds sums on their way, zero where there is none; `slices` has no contents, it is there for its extent.
     """
 
+    hands_over = True
     writes: ClassVar[Tensors] = {
         **GemmOp.writes,
         "partial": (torch.int64, ("T", "others", "W")),

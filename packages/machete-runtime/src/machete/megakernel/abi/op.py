@@ -80,6 +80,7 @@ class Op:
             others had finished reading; dependents start without another barrier.
         irregular: tiles take times that follow from data, so a plan may hand them out while the kernel runs.
         throttled: `load` streams from memory at the card's rate, so the framework limits the bytes in flight.
+        hands_over: SMs wait for each other inside the op (`dependencies.take_tagged`), so they have to run together.
         panels: a tiled dim and a number of tiles along it: SMs get that many neighbours along this dim, then the ones
             beside them, so that tiles which run at the same time read the same operands.
         fusions: slots for prologues and epilogues: slot to what its "batch", "rows" and "columns" are among the dims.
@@ -99,6 +100,7 @@ class Op:
 
     irregular: ClassVar[bool] = False
     throttled: ClassVar[bool] = False
+    hands_over: ClassVar[bool] = False
     first_warp_writes: ClassVar[bool] = False
     early: ClassVar[tuple[str, ...]] = ()
     panels: ClassVar[Mapping[str, int]] = MappingProxyType({})

@@ -117,10 +117,12 @@ class PersistentKernel:
                 self._await_slot(base, position)
                 index = self._ticket(tickets)
         else:
-            for index in cutlass.range(begin, end, unroll=1):
+            index = begin
+            while index < end and self.waits.given_up[0] == 0:
                 self._await_slot(base, position)
                 if self.waits.given_up[0] == 0:
                     self._publish(base, position, rows, waits, records, index)
+                index = index + 1
             self._await_slot(base, position)
         # Every role stops at this row, and retires its slot as the last thing that it does.
         slot = position[0]
@@ -173,13 +175,10 @@ class PersistentKernel:
 
     @cute.jit
     def _kind(self, base, position):
-        """Wait for the next row; its kind, or `END`, which it is for a warp that gave up, too."""
+        """Wait for the next row; its kind, or `END`."""
         slot = position[0]
         self.waits.until("fetch", self._at(base, self.layout.slot_full_offset, slot), position[1])
-        kind = ptx.shared_word(Int32, self._slot(base, slot))
-        if self.waits.given_up[0] != 0:
-            kind = Int32(END)
-        return kind
+        return ptx.shared_word(Int32, self._slot(base, slot))
 
     @cute.jit
     def _watcher(self, base, waits, counters, trace):

@@ -92,11 +92,25 @@ LAB_DONE:
     return _inline(text, "=&r,r,r,r,r", Int32(barrier), Int32(parity), Int32(head), Int32(status))
 
 
+def mbarrier_wait_surely(barrier, parity) -> None:
+    """Wait for a phase that completes whatever happens: nothing is looked at meanwhile."""
+    _ptx(
+        """{
+.reg .pred done;
+LAB_RETRY:
+mbarrier.try_wait.parity.shared::cta.b64 done, [{$r0}], {$r1};
+@!done bra LAB_RETRY;
+}""",
+        read_only_args=[Int32(barrier), Int32(parity)],
+    )
+
+
 def mbarrier_guard(barrier, parity, head, counter: int) -> Int32:
     """Wait as `mbarrier_wait` does, and meanwhile look after the warps of this CTA, one lane after each.
 
     If a warp has said the same for longer than allowed, its lane raises the alarm, and reports what it says. Once
-    somebody has raised it, here or elsewhere, all warps of the CTA are told. Returns 0, or 1 if there was an alarm.
+    somebody has raised it, here or elsewhere, all warps of the CTA are told, and what this wait is for comes soon.
+    Returns 0, or 1 if there was an alarm.
     `head` is that of `device.waiting`, and `counter` the reason of waits for counters. Lanes never branch apart: after
     code where they may, the compiler would not use uniform registers any more, in any role.
     """
@@ -137,7 +151,7 @@ setp.ne.u32 done, word, last;
 mov.u32 last, word;
 @done mov.u32 begun, now;
 sub.u32 now, now, begun;
-setp.ge.u32 stuck, now, where;
+setp.gt.u32 stuck, now, where;
 setp.ne.and.u32 stuck, word, 0, stuck;
 vote.sync.ballot.b32 word, stuck, -1;
 setp.eq.u32 done, word, 0;
@@ -165,6 +179,9 @@ setp.lt.u32 done, reason, {counter};
 LAB_ALARM:
 st.volatile.shared.u32 [$3+{_GIVEN_UP}], 1;
 mov.u32 $0, 1;
+LAB_TOLD:
+{attempt}
+@!done bra LAB_TOLD;
 LAB_DONE:
 }}"""
     return _inline(text, "=&r,r,r,r", Int32(barrier), Int32(parity), Int32(head))

@@ -26,7 +26,7 @@ from machete.megakernel.plan.shared import SharedLayout
 from . import ptx, tracing
 from .waiting import Waits
 
-#: How often the loader of a kernel that gave up tries for each page: milliseconds, far longer than any copy takes.
+#: How often the loader tries for each page at the end, in case that nothing was committed: longer than any copy takes.
 SETTLING_TRIES = 10_000
 
 
@@ -219,13 +219,15 @@ class LoadRing(_Ring):
 
     @cute.jit
     def settle(self):
-        """At the end of a kernel that gave up: copies that are on their way land before the shared memory is gone."""
-        if self.waits.given_up[0] != 0:
-            for page in cutlass.range(self.layout.ring_pages, unroll=1):
-                parity = self.state[1]
-                if page < self.state[0]:
-                    parity = parity ^ 1
-                ptx.mbarrier_settle(self._barrier(self.layout.full_offset, page), parity, SETTLING_TRIES)
+        """At the end: copies that are on their way land before the shared memory is gone.
+
+        That takes time only if nobody has waited for them, in a kernel that gave up.
+        """
+        for page in cutlass.range(self.layout.ring_pages, unroll=1):
+            parity = self.state[1]
+            if page < self.state[0]:
+                parity = parity ^ 1
+            ptx.mbarrier_settle(self._barrier(self.layout.full_offset, page), parity, SETTLING_TRIES)
 
     @cute.jit
     def align(self):

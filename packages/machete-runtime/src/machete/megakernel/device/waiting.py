@@ -3,9 +3,10 @@
 Every warp that waits for longer than a moment says so in shared memory. The controller waits for everybody, so it is
 the one that looks: whoever has said the same for longer than the launch's patience is stuck. Then the controller raises
 the alarm, a word in global memory, and reports what the warp says. Everybody who waits is told by the controller of its
-CTA, and gives up as well: such a wait returns as if it had succeeded, so that no warp stays away from a barrier that
-others are in. From then on the loader and the storer issue no copies, and every role stops at its next instruction.
-What the kernel writes after that is worthless; the host finds the report and raises an error.
+CTA, and gives up as well: such a wait returns as if it had succeeded. From then on the loader and the storer issue no
+copies, and the controller publishes no instruction but the end. Those that it has published, a few, are run by every
+warp, so that no warp stays away from a barrier that others are in. What the kernel writes after that is worthless; the
+host finds the report and raises an error.
 
 The head of the alarm in shared memory (`plan.shared`) has the addresses of alarm and report (8 bytes each), the CTA,
 the patience in 2^20 ns, and whether to give up (4 bytes each). Then for each warp what it says of itself, words of 4
@@ -49,6 +50,9 @@ class Waits:
         """Wait until the phase of parity `parity` of an mbarrier is complete, for one of `tracing.CAUSES`."""
 
         def wait() -> None:
+            if cause == "fetch":  # the controller publishes until the end, also after an alarm
+                ptx.mbarrier_wait_surely(barrier, parity)
+                return
             if cause == "slot":
                 failed = ptx.mbarrier_guard(barrier, parity, self.head, _reason("counter"))
             else:

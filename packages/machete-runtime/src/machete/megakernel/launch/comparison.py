@@ -1,5 +1,6 @@
 """Which lowering of a list of ops is fastest, measured on the machine at hand, and whether all compute the same."""
 
+import math
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -7,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from machete.megakernel.abi.errors import PlanError
 from machete.megakernel.abi.scheduled import ScheduledOp
 
 from .lowering import LOWERINGS, Lowered, lower
@@ -127,6 +129,13 @@ def compare(
         samples: timed runs of each lowering.
     """
     checked = checked_ops(ops)
+    if isinstance(samples, bool) or not isinstance(samples, int) or samples < 1:
+        raise PlanError(
+            what=f"samples={samples!r}",
+            where="compare(ops, samples=…)",
+            why="the median of so many timed runs is shown",
+            fix="use 1 or more, or leave it out",
+        )
     device = checked[0].device
     lowered = [lower(checked, lowering, arch=arch, num_sms=num_sms) for lowering in LOWERINGS]
     written = _written(checked)
@@ -168,9 +177,10 @@ def _restore(tensors: Sequence[torch.Tensor], contents: Sequence[torch.Tensor]) 
 def _difference(result: Sequence[torch.Tensor], reference: Sequence[torch.Tensor]) -> float:
     largest = 0.0
     for one, other in zip(result, reference, strict=True):
-        if not torch.equal(one, other):
+        if not torch.allclose(one, other, rtol=0, atol=0, equal_nan=True):
             exact = other.double()
-            largest = max(largest, ((one.double() - exact).norm() / exact.norm()).item())
+            error = ((one.double() - exact).norm() / exact.norm()).item()
+            largest = max(largest, math.inf if math.isnan(error) else error)
     return largest
 
 

@@ -15,7 +15,7 @@ import torch
 from machete.megakernel.abi.errors import PlanError, closest, listing
 from machete.megakernel.abi.scheduled import ScheduledOp
 
-from .megakernel import Megakernel, checked_ops
+from .megakernel import Megakernel, checked_ops, chosen_target
 from .state import empty
 from .temporaries import ARENA, placed
 
@@ -85,7 +85,7 @@ class Standalone:
         """Run all ops once."""
         for single in self.singles:
             single.run(sync=False)
-        _wait(self.singles[0].device, sync)
+        _wait(self.singles, sync)
 
 
 class Graph:
@@ -117,12 +117,16 @@ class Graph:
                 self._launch()
         else:
             self._launch()
-        _wait(device, sync)
+        _wait(self.singles, sync)
 
 
-def _wait(device: torch.device, sync: bool) -> None:
+def _wait(singles: Sequence[Megakernel], sync: bool) -> None:
+    """Wait for the kernels, and raise the `HangError` of one that was stopped."""
+    device = singles[0].device
     if sync and device.type == "cuda":
         torch.cuda.current_stream(device).synchronize()
+        for single in singles:
+            single.check()
 
 
 def _singles(
@@ -130,9 +134,14 @@ def _singles(
 ) -> list[Megakernel]:
     """A kernel for each op. Temporaries between them have memory that the kernels keep alive."""
     checked = checked_ops(ops)
+    target = chosen_target(checked[0].device, arch)
     ordered, arena_bytes = placed(checked)
-    arena = empty(arena_bytes, checked[0].device)
-    return [Megakernel([_at(op, arena)], arch=arch, num_sms=num_sms, programmatic=programmatic) for op in ordered]
+    arena = empty(arena_bytes, checked[0].device).zero_()  # some temporaries start with zeros
+    singles = []
+    for op in ordered:
+        alone = programmatic and not op.op.lower(target, op).op.hands_over
+        singles.append(Megakernel([_at(op, arena)], arch=arch, num_sms=num_sms, programmatic=alone))
+    return singles
 
 
 def _at(op: ScheduledOp, arena: torch.Tensor) -> ScheduledOp:

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import logging
+import math
 import os
 import threading
 import time
@@ -122,16 +123,16 @@ class Megakernel:
     ) -> None:
         ops = checked_ops(ops)
         device = ops[0].device
-        target = _chosen_target(device, arch)
+        target = chosen_target(device, arch)
         if throttle is not None:
             target = dataclasses.replace(target, throttle=throttle)
         num_sms = _checked_sms(num_sms, device)
         lowered, arena_bytes = placed([op.op.lower(target, op) for op in ops])
         plan = Plan.build(lowered, target, num_sms, schedule=schedule, profile=profile or {})
         plan.verify()
-        if programmatic and any(plan.waits):
+        if programmatic and (any(plan.waits) or any(kind.op.hands_over for kind in plan.kinds)):
             raise PlanError(
-                what=f"programmatic=True, but of the {len(plan.ops)} ops some depend on others",
+                what=f"programmatic=True, but of the {len(plan.ops)} ops some depend on others, or SMs on one another",
                 where="Megakernel(ops, programmatic=True)",
                 why="a CTA that waits for another one needs it to be resident, which only cooperative launches promise",
                 fix="leave programmatic out, or make a kernel of each op: lower(ops, 'graph')",
@@ -283,15 +284,15 @@ class Megakernel:
         if changes:
             with self._lock:
                 bound.change(arguments, replace, extents)
-                runs = bound.launch()
+                state = bound.launch()
         else:
-            runs = bound.launch()
+            state = bound.launch()
         if not sync:
             self.report = self._launched
             return self._launched
-        if runs:
+        if state is not None:
             torch.cuda.current_stream(self.device).synchronize()
-            bound.check()
+            bound.raise_if_stopped(state)
         self.report = report = RunReport(str(self.device), self.target.name, time.perf_counter() - started)
         return report
 
@@ -315,8 +316,7 @@ class Megakernel:
         `run` does so too: with `sync=True` for its own launch, else for those before on its stream.
         """
         if self._bound is not None:
-            with self._lock:
-                self._bound.check()
+            self._bound.check()
 
     def argument(self, tensor: torch.Tensor) -> Argument:
         """Declare a bound tensor to be an argument: what stands for it in `run(replace=[(argument, other)])` for good.
@@ -336,8 +336,8 @@ class Megakernel:
         parameters, regions = bound.state.parameters(), bound.state.regions(bound.binding)
         try:
             result = simulate(self.compile(), parameters, regions, self.plan.num_sms, self.seed, progress)
-        finally:
-            bound.check()  # a kernel that was stopped reads what never came: not what is wrong with it
+        finally:  # a kernel that was stopped reads what never came: that comes second, as the context of the HangError
+            bound.check()
         seconds = time.perf_counter() - started
         return RunReport(
             "simulator",
@@ -427,8 +427,8 @@ class _Bound:
             for change in changes:
                 self.state.set_words(change.positions, self._image.words[change.positions])
 
-    def launch(self) -> bool:
-        """Launch on the current stream of the device, or have it captured. Returns whether it runs."""
+    def launch(self) -> LaunchState | None:
+        """Launch on the current stream of the device, or have it captured. Returns what it runs with, if it runs."""
         if self._current_device() != self._index:
             with torch.cuda.device(self._index):
                 return self.launch()
@@ -437,7 +437,7 @@ class _Bound:
             with self._lock:
                 captured = self._launchers.captured(stream)
             captured.launch()
-            return False
+            return None
         launcher = self._launchers.on.get(stream)
         if launcher is None:
             with self._lock:
@@ -446,26 +446,33 @@ class _Bound:
             with self._lock:
                 launcher.catch_up()
         if launcher.given_up():
-            self._stopped(launcher.state)
+            self.raise_if_stopped(launcher.state)
         launcher.launch()
-        return True
+        return launcher.state
 
     def check(self) -> None:
         """Raise a `HangError` if a launch was given up, on whatever stream or in whatever graph."""
         for state in list(self._states):
-            if state.report_words[0]:
-                self._stopped(state)
+            self.raise_if_stopped(state)
 
-    def _stopped(self, state: LaunchState) -> None:
-        """Make the state fit for another launch, and raise what its report says."""
-        if self.state is None:
-            torch.cuda.synchronize(self._index)
-        error = hang(state.report_words.tolist(), self._plan, state.counters.data_ptr(), self._patience / 1e9)
-        state.reset()
+    def raise_if_stopped(self, state: LaunchState) -> None:
+        """If a launch with this state was given up: make it fit for another one, and raise what its report says."""
+        if not state.report_words[0]:
+            return
+        with self._lock:
+            if self.state is None:
+                torch.cuda.synchronize(self._index)  # it has ended, whatever stream it is on
+            words = state.report_words.tolist()
+            if not words[0]:
+                return  # another thread has raised it
+            error = hang(words, self._plan, state.counters.data_ptr(), self._patience / 1e9)
+            state.reset()
+            if self.state is None:
+                torch.cuda.synchronize(self._index)  # the next launch may be on another stream
         raise error
 
 
-def _chosen_target(device: torch.device, arch: str | None) -> Target:
+def chosen_target(device: torch.device, arch: str | None) -> Target:
     if device.type == "cpu":
         return Target.named(arch or DEFAULT_TARGET)
     target = Target.of_capability(torch.cuda.get_device_capability(device))
@@ -524,7 +531,7 @@ def _checked_timeout(timeout: object, device: torch.device) -> int:
             why=f"it is a number of seconds from 0 (wait for ever) to {MOST_SECONDS}",
             fix="leave timeout out, unless a wait may rightly take longer than a second",
         )
-    return round(timeout * 1e9)
+    return math.ceil(timeout * 1e9)
 
 
 def checked_ops(ops: Iterable[ScheduledOp]) -> list[ScheduledOp]:
