@@ -85,7 +85,7 @@ def quack_call(x: torch.Tensor, w: torch.Tensor, y: torch.Tensor) -> Callable[[]
     return lambda: gemm(x, w.t(), out=y, tuned=True)
 
 
-def measure(m: int, n: int, k: int, *, rounds: int, quack: bool, tile_n: int | None = None) -> dict[str, Any]:
+def measure(m: int, n: int, k: int, *, rounds: int, quack: bool, **tiles: int | None) -> dict[str, Any]:
     """All candidates for one shape, by turns."""
     sets = max(2, min(MOST_SETS, ROTATED_BYTES // (2 * n * k)))
     like = {"device": "cuda", "dtype": torch.bfloat16}
@@ -93,7 +93,7 @@ def measure(m: int, n: int, k: int, *, rounds: int, quack: bool, tile_n: int | N
     ws = [torch.randn(n, k, **like) * k**-0.5 for _ in range(sets)]
     ys = [torch.full((m, n), float("nan"), **like) for _ in range(sets)]
     operands = list(zip(xs, ws, ys, strict=True))
-    kernels = [Megakernel(GemmOp.schedule(a=x, b=w, c=y, tile_n=tile_n)) for x, w, y in operands]
+    kernels = [Megakernel(GemmOp.schedule(a=x, b=w, c=y, **tiles)) for x, w, y in operands]
     kernels[-1].run()
     reference = xs[-1].float() @ ws[-1].float().T
     error = ((ys[-1].float() - reference).norm() / reference.norm()).item()
@@ -144,6 +144,7 @@ def main(
     sweep: Annotated[bool, typer.Option(help="Measure the layers of three models, too.")] = False,
     quack: Annotated[bool, typer.Option(help="Measure quack, tuned, too.")] = False,
     tile_n: Annotated[int | None, typer.Option(help="Columns of a tile, instead of the automatic choice.")] = None,
+    slices: Annotated[int | None, typer.Option(help="Slices of K, instead of the automatic choice.")] = None,
     rounds: int = 11,
     output: Annotated[Path | None, typer.Option("--json", help="Write every number here.")] = None,
 ) -> None:
@@ -154,7 +155,7 @@ def main(
         shapes = [*shapes, *((m, n, k) for m in ROWS for n, k in LAYERS)]
     rows = []
     for m, n, k in shapes:
-        rows.append(measure(m, n, k, rounds=rounds, quack=quack, tile_n=tile_n))
+        rows.append(measure(m, n, k, rounds=rounds, quack=quack, tile_n=tile_n, slices=slices))
         gc.collect()
         torch.cuda.empty_cache()
         if output is not None:

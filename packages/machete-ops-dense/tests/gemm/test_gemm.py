@@ -142,6 +142,7 @@ WRONG = {
     ),
     "a not K-major": (StrideError, {"a": torch.zeros(64, 8, dtype=torch.bfloat16).T}, "innermost"),
     "tile_n": (TileSizeError, {"tile_n": 100}, "64, 128 or 256"),
+    "slices": (TileSizeError, {"slices": 9}, "1 to 8 parts"),
     "k is zero": (
         ExtentError,
         {"a": torch.zeros(8, 0, dtype=torch.bfloat16), "b": torch.zeros(8, 0, dtype=torch.bfloat16)},

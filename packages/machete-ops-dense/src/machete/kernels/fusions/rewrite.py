@@ -200,6 +200,7 @@ def _replaced(
             combine=next(iter(fusions["combine"]), None),
             epilogue=fusions["epilogue"],
             tile_n=product.tile_sizes["N"],
+            slices=product.config.get("slices"),
         )
     except ScheduleError:  # such as a result that overlaps what the fused op would still read
         return False

@@ -12,7 +12,7 @@ from machete.megakernel import PipelineSpec, ScheduledOp
 
 from .epilogue import store_fragment
 from .load import OperandLoader
-from .op import PAGE_BYTES, TILE_K, GemmOp, gemm_pipeline, operand_pages
+from .op import PAGE_BYTES, TILE_K, TILE_M, GemmOp, gemm_pipeline
 
 WARPS_M, WARPS_N = 2, 4
 ROW_BYTES = TILE_K * 2
@@ -22,12 +22,11 @@ RING_PAGES = 4  # with the resident page 80 KB
 class MmaSyncGemm(OperandLoader, GemmOp):
     """One 128 x tile_n tile; eight warps, 2 x 4, each 64 rows by tile_n / 4 columns."""
 
-    pipeline = gemm_pipeline(128, RING_PAGES // operand_pages(128))
+    pipeline = gemm_pipeline(TILE_M, 128, TILE_K, RING_PAGES)
 
     @classmethod
     def pipeline_of(cls, op: ScheduledOp) -> PipelineSpec:
-        tile_n = op.tile_sizes["N"]
-        return gemm_pipeline(tile_n, RING_PAGES // operand_pages(tile_n))
+        return gemm_pipeline(TILE_M, op.tile_sizes["N"], TILE_K, RING_PAGES)
 
     @cute.jit
     def compute(self, ring, tile_B, tile_M, tile_N, c, epilogue):

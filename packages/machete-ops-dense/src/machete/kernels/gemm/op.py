@@ -59,6 +59,7 @@ class GemmOp(Op):
         combine: Fusion | None = None,
         epilogue: Sequence[Fusion] = (),
         tile_n: int | None = None,
+        slices: int | None = None,
     ) -> list[ScheduledOp]:
         """Schedule one product.
 
@@ -67,7 +68,10 @@ class GemmOp(Op):
             prologue: applied to a as it is loaded, such as `RmsNormOnLoad`.
             combine: a second product to combine with the first, such as `GluPair`.
             epilogue: applied to each result in this order, such as `Bias`, `Activation`, `ResidualAdd`.
-            tile_n: columns of c per tile, 64, 128 or 256; left out, the one that `tile_times` expects to be fastest.
+            tile_n: columns of c per tile, 64, 128 or 256.
+            slices: parts that K is cut into, for SMs to share a tile; on sm_90a, for products of many rows.
+
+        Left out, `tile_n` and `slices` are what `tile_times` expects to be fastest.
         """
         for name, x in (("a", a), ("b", b), ("c", c)):
             if not isinstance(x, torch.Tensor):
@@ -88,13 +92,15 @@ class GemmOp(Op):
                 fix="use (M, K), (N, K), (M, N), or put a batch dim in front of all three",
             )
         if tile_n is None:
-            tile_n = _choose_tile_n(a, c)
+            tile_n = _choose_tile_n(a, c, slices)
         fusions = {
             "prologue": [prologue] if prologue is not None else [],
             "combine": [combine] if combine is not None else [],
             "epilogue": list(epilogue),
         }
-        return [cls._schedule_single(tile_sizes={"B": 1, "M": TILE_M, "N": tile_n}, fusions=fusions, a=a, b=b, c=c)]
+        tile_sizes = {"B": 1, "M": TILE_M, "N": tile_n}
+        config = {} if slices is None else {"slices": slices}
+        return [cls._schedule_single(tile_sizes=tile_sizes, config=config, fusions=fusions, a=a, b=b, c=c)]
 
     @classmethod
     def check(cls, op: ScheduledOp) -> None:
@@ -112,6 +118,14 @@ class GemmOp(Op):
                 where="GemmOp.schedule",
                 why="a tile is a whole number of tensor-core instructions and of shared-memory pages",
                 fix="use 64, 128 or 256, or leave tile_n out",
+            )
+        slices = op.config.get("slices", 1)
+        if type(slices) is not int or not 1 <= slices <= MAX_SLICES:
+            raise TileSizeError(
+                what=f"slices is {slices!r}",
+                where="GemmOp.schedule",
+                why=f"K is cut into 1 to {MAX_SLICES} parts, whose sums one SM adds up",
+                fix="use one of these numbers, or leave slices out",
             )
         b = op.infos["b"]
         for name, info in op.infos.items():
@@ -192,34 +206,81 @@ def _refuse_unsupported_fusions(op: ScheduledOp, target: Target) -> None:
             )
 
 
-def operand_pages(tile_n: int) -> int:
-    """Pages of one pipeline stage: 128 rows of a, then `tile_n` rows of b, TILE_K columns of each."""
-    return 1 + -(-tile_n // 128)
+#: Columns of K in a step of wgmma, where they are not TILE_K, by rows and columns of the tile: the loader has less to
+#: do for each byte, and stages are full.
+STEP_COLUMNS = {(64, 64): 2 * TILE_K, (64, 128): 2 * TILE_K, (128, 64): 2 * TILE_K}
 
 
-def gemm_pipeline(tile_n: int, stages: int) -> PipelineSpec:
-    """The ring of a GEMM: `stages` stages of one K step each."""
-    return PipelineSpec.streaming(input_stages=stages, stage_pages=operand_pages(tile_n), page_bytes=PAGE_BYTES)
+def step_columns(tile_m: int, tile_n: int) -> int:
+    """Columns of K in a step of the K loop of wgmma."""
+    return STEP_COLUMNS.get((tile_m, tile_n), TILE_K)
 
 
-#: µs of one K step of a 128-row tile, by its columns, with all SMs of an H200 at it (benchmarks/gemm.py). A narrow tile
-#: is hardly faster than one of 128 columns: operands on their way to shared memory are the limit, not the products.
-STEP_US = {256: 0.66, 128: 0.37, 64: 0.34}
-TILE_US = 1.0  # of every tile, beside its K steps
+def operand_pages(rows: int, columns: int) -> int:
+    """Pages that this much of an operand takes in a stage."""
+    return -(-rows * columns * 2 // PAGE_BYTES)
+
+
+def gemm_pipeline(tile_m: int, tile_n: int, columns: int, pages: int) -> PipelineSpec:
+    """The ring of a GEMM: stages of `columns` of K, rows of a and then rows of b, in no more than `pages` pages."""
+    stage_pages = operand_pages(tile_m, columns) + operand_pages(tile_n, columns)
+    return PipelineSpec.streaming(input_stages=pages // stage_pages, stage_pages=stage_pages, page_bytes=PAGE_BYTES)
+
+
+#: µs of TILE_K columns of K on an H200, by rows and columns of the tile (benchmarks/gemm.py). A narrow tile is hardly
+#: faster than one of 128 columns: operands on their way to shared memory are the limit, not the products.
+STEP_US = {
+    (128, 256): 0.67,
+    (128, 128): 0.37,
+    (128, 64): 0.255,
+    (64, 128): 0.375,
+    (64, 64): 0.235,
+    (64, 256): 0.57,
+}
+TILE_US = 0.3  # of every tile, beside its K steps
+START_US = 5.0  # until operands arrive, and from the last result to the end of the kernel
 SMS = 132
+MEMORY_BYTES_PER_US = 3.7e6  # of operands, by tiles of wgmma
+MAX_SLICES = 8
+LEAST_STEPS = 4  # of TILE_K columns, in a slice
+MOST_SPLIT_COLUMNS = 128  # of a tile: sums of others need registers, too
+HAND_OVER_US = 1.5  # of sums, from one SM to another
+HAND_OVER_BYTES_PER_US = 20e3  # of sums that one SM takes over
 
 
-def tile_times(m: int, n: int, k: int, batch: int = 1) -> dict[int, float]:
-    """Expected µs of a product for each tile_n: full rounds of tiles over all SMs. The best one is the default."""
-    steps = -(-k // TILE_K)
-    rows = batch * -(-m // TILE_M)
+def tile_times(m: int, n: int, k: int, batch: int = 1) -> dict[tuple[int, int], float]:
+    """Expected µs of a product for each (columns of a tile, slices of K) on sm_90a. The best one is the default."""
+    tile_m = TILE_M // 2 if m <= TILE_M // 2 else TILE_M
     return {
-        columns: -(-rows * -(-n // columns) // SMS) * (steps * step_us + TILE_US)
-        for columns, step_us in STEP_US.items()
+        (tile_n, slices): _expected_us(m, n, k, batch, tile_m, tile_n, slices)
+        for (rows, tile_n) in STEP_US
+        if rows == tile_m
+        for slices in range(1, MAX_SLICES + 1)
+        if slices == 1 or (tile_n <= MOST_SPLIT_COLUMNS and k >= slices * LEAST_STEPS * TILE_K)
     }
 
 
-def _choose_tile_n(a: torch.Tensor, c: torch.Tensor) -> int:
+def _expected_us(m: int, n: int, k: int, batch: int, tile_m: int, tile_n: int, slices: int) -> float:
+    """Full rounds of tiles over all SMs, or the time of the operands in memory, and a hand-over in each round."""
+    columns = step_columns(tile_m, tile_n)
+    steps = -(-k // (columns * slices)) * columns // TILE_K
+    rounds = -(-batch * -(-m // tile_m) * -(-n // tile_n) * slices // SMS)
+    products = rounds * (steps * STEP_US[tile_m, tile_n] + TILE_US)
+    memory = 2 * batch * k * (m + n) / MEMORY_BYTES_PER_US
+    taken = (slices - 1) * 4 * tile_n * min(m, tile_m)
+    hand_over = rounds * (HAND_OVER_US + taken / HAND_OVER_BYTES_PER_US) if taken else 0.0
+    return START_US + max(products, memory) + hand_over
+
+
+def _choose_tile_n(a: torch.Tensor, c: torch.Tensor, slices: int | None) -> int:
     batch, m, n = c.shape
     times = tile_times(m, n, a.shape[2], batch)
+    return min((choice for choice in times if slices in (None, choice[1])), key=times.__getitem__, default=(128, 0))[0]
+
+
+def choose_slices(op: ScheduledOp) -> int:
+    """The number of slices of K that `tile_times` expects to be best for these tiles."""
+    m, n, k, batch = (op.extents[dim] for dim in "MNKB")
+    tile_n = op.tile_sizes["N"]
+    times = {slices: us for (columns, slices), us in tile_times(m, n, k, batch).items() if columns == tile_n}
     return min(times, key=times.__getitem__)

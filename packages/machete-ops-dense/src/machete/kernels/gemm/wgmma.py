@@ -7,24 +7,29 @@ tile's last operands, and the storer copies it out while the next tile is multip
 
 from dataclasses import replace
 from types import MappingProxyType
+from typing import ClassVar
 
 import cutlass
 import cutlass.cute as cute
 import cutlass.utils.hopper_helpers as hopper
-from cutlass import Float32, Int32, const_expr
+import torch
+from cutlass import Float32, Int32, Int64, const_expr
 from cutlass.cute.nvgpu import OperandMajorMode, warpgroup
 from cutlass.tensor_utils import LayoutEnum
 
-from machete.megakernel import PipelineSpec, ScheduledOp, TmaBox
-from machete.megakernel.authoring import sync_compute_threads
+from machete.megakernel import PipelineSpec, ScheduledOp, TmaBox, temporary
+from machete.megakernel.authoring import COMPUTE_THREADS, sync_compute_threads
 
 from .epilogue import stage_fragment, store_fragment
-from .load import OperandLoader, k_steps
-from .op import PAGE_BYTES, TILE_K, TMA_ALIGNMENT, GemmOp, gemm_pipeline, operand_pages
+from .hand_over import VECTOR, hand_over, take_over
+from .load import OperandLoader
+from .op import PAGE_BYTES, TILE_K, TILE_M, TMA_ALIGNMENT, GemmOp, Tensors, choose_slices, gemm_pipeline, step_columns
 
 WARPGROUP_ROWS = 64
 PANEL_TILES = 16  # 132 tiles of 128 x 256 in panels of 16 are about square: they read the least
 RING_PAGES = 12
+MORE_COLUMNS = 128  # of K, for the slice that adds up all
+VECTORS_BYTES = COMPUTE_THREADS * VECTOR * 4  # of sums that all threads hand over in one access
 BOX_COLUMNS = 64  # of a 16-bit result: one swizzle atom, a page of 128 rows
 PART_COLUMNS = 2 * BOX_COLUMNS  # in the pages of one stage
 
@@ -34,6 +39,9 @@ def lowered(op: ScheduledOp) -> ScheduledOp:
     if op.extents["M"] <= WARPGROUP_ROWS:
         tile_sizes = {**op.tile_sizes, "M": WARPGROUP_ROWS}
         op = replace(op, tile_sizes=tile_sizes)
+    slices = op.config.get("slices") or choose_slices(op)
+    if slices > 1:
+        return _split(op, slices)
     c = op.infos["c"]
     steps = [info for axis, info in enumerate(c.strides[:-1]) if c.shape[axis] > 1]
     by_tma = (
@@ -48,21 +56,39 @@ def lowered(op: ScheduledOp) -> ScheduledOp:
     return replace(op, boxes=kind.descriptors(op))
 
 
+def _split(op: ScheduledOp, slices: int) -> ScheduledOp:
+    """The op with each tile's K in slices, whose sums meet in a temporary."""
+    kind = SplitWgmmaGemm.fused(op.op.fusion_types)
+    width = op.tile_sizes["M"] * op.tile_sizes["N"]
+    more = {
+        "partial": temporary((op.num_tiles, slices - 1, width), torch.float32, op.device, zeroed=True),
+        "parts": temporary((slices,), torch.int32, op.device),
+    }
+    config = dict(sorted({**op.config, "slices": slices}.items()))
+    op = op.with_tensors(kind, more, tile_sizes={**op.tile_sizes, "S": 1}, config=config)
+    return replace(op, boxes=kind.descriptors(op))
+
+
 class WgmmaGemm(OperandLoader, GemmOp):
-    """One 128 x tile_n tile; K steps of 64; the previous step is released while the next one multiplies."""
+    """One 128 x tile_n tile; K steps of 64 or 128; the previous step is released while the next one multiplies."""
 
     targets = ("sm_90a",)
     panels = MappingProxyType({"M": PANEL_TILES})
-    pipeline = gemm_pipeline(256, RING_PAGES // operand_pages(256))
+    pipeline = gemm_pipeline(TILE_M, 256, TILE_K, RING_PAGES)
 
     @classmethod
     def pipeline_of(cls, op: ScheduledOp) -> PipelineSpec:
-        tile_n = op.tile_sizes["N"]
-        return gemm_pipeline(tile_n, RING_PAGES // operand_pages(tile_n))
+        tile_m, tile_n = op.tile_sizes["M"], op.tile_sizes["N"]
+        return gemm_pipeline(tile_m, tile_n, step_columns(tile_m, tile_n), RING_PAGES)
+
+    @property
+    def step_columns(self) -> int:
+        """Columns of K in a step."""
+        return step_columns(self.tile_size_M, self.tile_size_N)
 
     @cute.jit
     def compute(self, ring, tile_B, tile_M, tile_N, c, epilogue):
-        tCrC, stages = self._product(ring)
+        tCrC, stages = self._product(ring, self.steps(self.K))
         for stage in stages:
             ring.release(stage)
         own_row, own_column = self._corner()
@@ -82,8 +108,8 @@ class WgmmaGemm(OperandLoader, GemmOp):
         return warp * 16, Int32(0)
 
     @cute.jit
-    def _product(self, ring):
-        """The warpgroup's accumulators, and the last stages of the ring, which nobody has released yet."""
+    def _product(self, ring, steps):
+        """The warpgroup's accumulators after `steps` steps of K, and the last stages, which nobody has released yet."""
         group = cute.arch.make_warp_uniform(cute.arch.thread_idx()[0] // 128)
         mma = hopper.make_trivial_tiled_mma(
             self.a_dtype,
@@ -97,26 +123,29 @@ class WgmmaGemm(OperandLoader, GemmOp):
         slice_ = mma.get_slice(0)
         rows = Int32(0) if self.tile_size_M == WARPGROUP_ROWS else group * WARPGROUP_ROWS
         columns = group * self.group_columns if self.tile_size_M == WARPGROUP_ROWS else Int32(0)
-        sA = self._operand(ring, self.a_dtype, WARPGROUP_ROWS, rows * (TILE_K * 2))
-        sB = self._operand(ring, self.b_dtype, self.group_columns, columns * (TILE_K * 2) + PAGE_BYTES)
-        tCrA = mma.make_fragment_A(slice_.partition_A(sA))
-        tCrB = mma.make_fragment_B(slice_.partition_B(sB))
+        operands = []
+        row_bytes = TILE_K * 2
+        for part in cutlass.range_constexpr(self.step_columns // TILE_K):
+            offset_a = (rows + part * self.tile_size_M) * row_bytes
+            offset_b = (columns + part * self.tile_size_N) * row_bytes + self.b_offset
+            sA = self._operand(ring, self.a_dtype, WARPGROUP_ROWS, offset_a)
+            sB = self._operand(ring, self.b_dtype, self.group_columns, offset_b)
+            operands.append((mma.make_fragment_A(slice_.partition_A(sA)), mma.make_fragment_B(slice_.partition_B(sB))))
         tCrC = cute.make_rmem_tensor(mma.partition_shape_C((WARPGROUP_ROWS, self.group_columns)), Float32)
         tCrC.fill(0.0)
         mma.set(warpgroup.Field.ACCUMULATE, True)
-        stages = self._accumulate(ring, mma, tCrC, tCrA, tCrB)
+        stages = self._accumulate(ring, steps, mma, tCrC, operands)
         return tCrC, stages
 
     @cute.jit
-    def _accumulate(self, ring, mma, tCrC, tCrA, tCrB):
+    def _accumulate(self, ring, steps, mma, tCrC, operands: cutlass.Constexpr):
         """Multiply all steps of K, each released when the one after it has been issued; returns the stages kept."""
-        steps = k_steps(self.K)
         before = previous = ring.wait()
         if steps > 0:  # K may be smaller in a run than it was planned
-            self._multiply(mma, tCrC, tCrA, tCrB, previous.page)
+            self._multiply(mma, tCrC, operands, previous.page)
         for step in cutlass.range(1, steps, unroll=1):
             stage = ring.wait()
-            self._multiply(mma, tCrC, tCrA, tCrB, stage.page)
+            self._multiply(mma, tCrC, operands, stage.page)
             warpgroup.wait_group(1)
             if const_expr(self.kept_stages == 1):
                 ring.release(previous)
@@ -141,10 +170,12 @@ class WgmmaGemm(OperandLoader, GemmOp):
         return ring.tensor(dtype, layout, offset)
 
     @cute.jit
-    def _multiply(self, mma, tCrC, tCrA, tCrB, page):
+    def _multiply(self, mma, tCrC, operands: cutlass.Constexpr, page):
         warpgroup.fence()
-        for block in cutlass.range_constexpr(TILE_K // 16):
-            cute.gemm(mma, tCrC, tCrA[None, None, block, page], tCrB[None, None, block, page], tCrC)
+        for part in cutlass.range_constexpr(len(operands)):
+            tCrA, tCrB = operands[part]
+            for block in cutlass.range_constexpr(TILE_K // 16):
+                cute.gemm(mma, tCrC, tCrA[None, None, block, page], tCrB[None, None, block, page], tCrC)
         warpgroup.commit_group()
 
 
@@ -168,7 +199,7 @@ class WgmmaTmaStoreGemm(WgmmaGemm):
 
     @cute.jit
     def compute(self, ring, tile_B, tile_M, tile_N, c, epilogue):
-        tCrC, stages = self._product(ring)
+        tCrC, stages = self._product(ring, self.steps(self.K))
         sync_compute_threads()  # both warpgroups have read their operands
         own_row, own_column = self._corner()
         row, column = tile_M * self.tile_size_M, tile_N * self.tile_size_N + own_column
@@ -200,3 +231,63 @@ class WgmmaTmaStoreGemm(WgmmaGemm):
                 column = tile_N * self.tile_size_N + (first + box * BOX_COLUMNS)
                 ring.store_tile(stage, tma_c, (tile_B, tile_M * self.tile_size_M, column), offset=box * PAGE_BYTES)
             ring.release(stage)
+
+
+class SplitWgmmaGemm(WgmmaGemm):
+    """One of `slices` slices of K of a tile. The one with the last slice adds up all, always in the same order.
+
+    The others hand their sums over in `partial`, zero where there is none yet (`hand_over`), and wait for nobody; they
+    come before the last one in whatever order the plan hands out tiles, so it does not wait for ever. It has a bit more
+    of K, so that the sums of the others are there when it needs them. `parts` has no contents, it is there for its
+    extent.
+    """
+
+    writes: ClassVar[Tensors] = {
+        **GemmOp.writes,
+        "partial": (torch.float32, ("T", "others", "W")),
+        "parts": (torch.int32, ("S",)),
+    }
+    tile: ClassVar[tuple[str, ...]] = ("B", "M", "N", "S")
+
+    @classmethod
+    def cost(cls, op: ScheduledOp) -> tuple[float, float]:
+        """Bytes and FLOPs of one slice."""
+        nbytes, flops = super().cost(op)
+        return nbytes / op.config["slices"], flops / op.config["slices"]
+
+    def slice_of(self, part):
+        """First step of K in a slice, and how many."""
+        steps = self.steps(self.K)
+        share = cutlass.max(steps - MORE_COLUMNS // self.step_columns, 0) // self.slices
+        return part * share, cutlass.select_(part < self.slices - 1, share, steps - part * share)
+
+    @cute.jit
+    def load(self, ring, tile_B, tile_M, tile_N, tile_S, tma_a, tma_b):
+        first, steps = self.slice_of(tile_S)
+        for number in cutlass.range(steps, unroll=1):
+            self._load_step(ring, tile_B, tile_M, tile_N, first + number, tma_a, tma_b)
+        self._fill_up(ring, steps)
+
+    @cute.jit
+    def compute(self, ring, tile_B, tile_M, tile_N, tile_S, c, partial, epilogue):
+        _first, steps = self.slice_of(tile_S)
+        tCrC, stages = self._product(ring, steps)
+        for stage in stages:
+            ring.release(stage)
+        own_row, own_column = self._corner()
+        row, column = tile_M * self.tile_size_M + own_row, tile_N * self.tile_size_N + own_column
+        if row < self.M:  # else the warp has no rows of c
+            tiles_m = (self.M + self.tile_size_M - 1) // self.tile_size_M
+            tiles_n = (self.N + self.tile_size_N - 1) // self.tile_size_N
+            tile = (tile_B * tiles_m + tile_M) * tiles_n + tile_N
+            if tile_S < self.slices - 1:
+                hand_over(self._partial(partial, tile, tile_S), VECTORS_BYTES, tCrC)
+            else:
+                others = [self._partial(partial, tile, part) for part in range(self.slices - 1)]
+                take_over(others, VECTORS_BYTES, tCrC)
+                store_fragment(c, tile_B, row, column, tCrC, self.group_columns // 8, epilogue)
+
+    def _partial(self, partial, tile, part):
+        """Where the thread's first sums of a slice are in global memory, as an address."""
+        offset = Int64(tile) * partial.stride[0] + Int64(part) * partial.stride[1]
+        return partial.iterator.toint() + offset * 4 + Int64(cute.arch.thread_idx()[0] * VECTOR * 4)
