@@ -157,7 +157,7 @@ FAULTS: list[tuple[type[Op], Callable[[Program], None], str]] = [
     (WaitsTwice, nothing, r"WaitsTwice[\s\S]*mbarrier"),
     (NeverForwards, nothing, r"NeverForwards[\s\S]*mbarrier (out_full|empty|full)\["),
     (NeverFrees, nothing, r"NeverFrees[\s\S]*mbarrier (out_empty|empty)\["),
-    (NeverHandsOver, nothing, r"sums that another SM hands over[\s\S]*NeverHandsOver[\s\S]*there is no tag"),
+    (NeverHandsOver, nothing, r"sums that another SM hands over[\s\S]*NeverHandsOver[\s\S]*they are not there"),
 ]
 
 

@@ -10,8 +10,6 @@ from cutlass import Float32, Int64, Uint32
 
 VECTOR = 4  # float32 values that one access moves
 REGISTERS = 160  # of a thread, for its own sums and those that are on their way to it
-# Tries until a hand-over counts as lost: some ten seconds, far beyond any legitimate wait.
-_TRIES = 20_000_000
 
 
 @cute.jit
@@ -22,11 +20,13 @@ def hand_over(address, stride: cutlass.Constexpr, values: cutlass.Constexpr):
 
 
 @cute.jit
-def take_over(addresses: cutlass.Constexpr, stride: cutlass.Constexpr, values: cutlass.Constexpr):
+def take_over(dependencies, addresses: cutlass.Constexpr, stride: cutlass.Constexpr, values: cutlass.Constexpr):
     """Add to `values` what others hand over at each of the addresses, in this order, and leave zeros there."""
+    # Bound methods, not `dependencies.await_words()`, which the DSL takes for a mutation where control flow is dynamic.
+    await_words, gave_up = dependencies.await_words, dependencies.gave_up
     count = cute.size(values) // VECTOR
     # Until what is probably stored last is there, a look costs no more than that.
-    _await(addresses[-1] + Int64((count - 1) * stride))
+    await_words(addresses[-1] + Int64((count - 1) * stride))
     places = [(address + Int64(i * stride), i * VECTOR) for address in addresses for i in range(count)]
     at_once = max(1, (REGISTERS - cute.size(values)) // VECTOR)
     for begin in cutlass.range_constexpr(0, len(places), at_once):
@@ -34,15 +34,16 @@ def take_over(addresses: cutlass.Constexpr, stride: cutlass.Constexpr, values: c
         ends = [place for place, first in some[:-1] if first == (count - 1) * VECTOR] + [some[-1][0]]
         words = cute.make_rmem_tensor((len(some) * VECTOR,), Uint32)
         _fetch(some, words)
-        while _least(words) == 0:
+        while _least(words) == 0 and gave_up() == 0:
             for place in ends:  # the last ones that each of the others stores
-                _await(place)
+                await_words(place)
             _fetch(some, words)
         for number in cutlass.range_constexpr(len(some)):
             place, first = some[number]
             _clear(place)
             for i in cutlass.range_constexpr(VECTOR):
                 values[first + i] = values[first + i] + _as_float(words[number * VECTOR + i])
+    dependencies.meet()
 
 
 @cute.jit
@@ -91,31 +92,6 @@ def _load(address):
     return cute.arch.inline_ptx(
         "ld.relaxed.gpu.global.v4.b32 {{$w0}, {$w1}, {$w2}, {$w3}}, [{$r0}];",
         write_only_types=[Uint32] * VECTOR,
-        read_only_args=[address],
-    )
-
-
-def _await(address) -> None:
-    """Wait until the four words at `address` are there."""
-    cute.arch.inline_ptx(
-        """{
-.reg .pred done;
-.reg .b32 w0, w1, w2, w3, tries;
-mov.u32 tries, 0;
-LAB_RETRY:
-ld.relaxed.gpu.global.v4.b32 {w0, w1, w2, w3}, [{$r0}];
-min.u32 w0, w0, w1;
-min.u32 w2, w2, w3;
-min.u32 w0, w0, w2;
-setp.ne.u32 done, w0, 0;
-@done bra LAB_DONE;
-add.u32 tries, tries, 1;
-setp.gt.u32 done, tries, %d;
-@done trap;
-bra LAB_RETRY;
-LAB_DONE:
-}"""
-        % _TRIES,
         read_only_args=[address],
     )
 

@@ -242,6 +242,7 @@ class SplitWgmmaGemm(WgmmaGemm):
     extent.
     """
 
+    hands_over = True
     writes: ClassVar[Tensors] = {
         **GemmOp.writes,
         "partial": (torch.float32, ("T", "others", "W")),
@@ -269,7 +270,8 @@ class SplitWgmmaGemm(WgmmaGemm):
         self._fill_up(ring, steps)
 
     @cute.jit
-    def compute(self, ring, tile_B, tile_M, tile_N, tile_S, c, partial, epilogue):
+    def compute(self, ring, tile_B, tile_M, tile_N, tile_S, dependencies, c, partial, epilogue):
+        dependencies.wait()
         _first, steps = self.slice_of(tile_S)
         tCrC, stages = self._product(ring, steps)
         for stage in stages:
@@ -284,7 +286,7 @@ class SplitWgmmaGemm(WgmmaGemm):
                 hand_over(self._partial(partial, tile, tile_S), VECTORS_BYTES, tCrC)
             else:
                 others = [self._partial(partial, tile, part) for part in range(self.slices - 1)]
-                take_over(others, VECTORS_BYTES, tCrC)
+                take_over(dependencies, others, VECTORS_BYTES, tCrC)
                 store_fragment(c, tile_B, row, column, tCrC, self.group_columns // 8, epilogue)
 
     def _partial(self, partial, tile, part):

@@ -98,6 +98,22 @@ class Dependencies:
         """Wait until everything that this instruction depends on has been written."""
         self.waits.until("dependency", self.clear, self.parity)
 
+    def await_words(self, address) -> None:
+        """One lane: wait until none of the four 32-bit words at `address` (Int64, 16-byte aligned) is zero.
+
+        For what SMs of one op hand over to one another by relaxed accesses: whoever stores must not wait for this one.
+        A kernel that is stopped gives up such waits, so a loop around one ends when `gave_up()`. Then `meet()`.
+        """
+        self.waits.words(address)
+
+    def gave_up(self):
+        """Not 0 if a wait of this lane was given up: what it waited for is not there, and results do not matter."""
+        return self.waits.given_up[0]
+
+    def meet(self) -> None:
+        """The lanes of a warp go on together after `await_words`."""
+        self.waits.meet()
+
     def take_tagged(self, address):
         """Each lane of a warp: wait for the two float32 values that `store_tagged` stores to its `address`, Int64.
 

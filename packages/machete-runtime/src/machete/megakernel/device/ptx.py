@@ -361,6 +361,47 @@ st.relaxed.gpu.global.v2.b64 [{$r0}], {first, first};
     )
 
 
+def words_wait(address, head, status, reason: int) -> Int32:
+    """Wait until none of the four 32-bit words at a global address (16-byte aligned) is zero; no fence follows.
+
+    Returns 0; or 1 if the wait was given up: `device.waiting` says what `head`, `status` and `reason` are.
+    """
+    text = f"""{{
+.reg .pred done;
+.reg .b32 tries, w0, w1, w2, w3;
+mov.u32 $0, 0;
+mov.u32 tries, 0;
+LAB_RETRY:
+ld.relaxed.gpu.global.v4.b32 {{w0, w1, w2, w3}}, [$1];
+min.u32 w0, w0, w1;
+min.u32 w2, w2, w3;
+min.u32 w0, w0, w2;
+setp.ne.u32 done, w0, 0;
+@done bra LAB_DONE;
+add.u32 tries, tries, 1;
+and.b32 w0, tries, {_QUIET_TRIES - 1};
+setp.ne.u32 done, w0, 0;
+@done bra LAB_RETRY;
+ld.volatile.shared.u32 w0, [$2+{_GIVEN_UP}];
+setp.ne.u32 done, w0, 0;
+@done bra LAB_GIVE_UP;
+cvt.u32.u64 w0, $1;
+st.volatile.shared.u32 [$3+{_WHERE}], w0;
+st.volatile.shared.u32 [$3+{_REASON}], {reason};
+ld.volatile.shared.u32 w0, [$3+{_ID}];
+setp.ne.u32 done, w0, 0;
+@done bra LAB_RETRY;
+mov.u32 w0, %clock;
+or.b32 w0, w0, 1;
+st.volatile.shared.u32 [$3+{_ID}], w0;
+bra LAB_RETRY;
+LAB_GIVE_UP:
+mov.u32 $0, 1;
+LAB_DONE:
+}}"""
+    return _inline(text, "=&r,l,r,r", Int64(address), Int32(head), Int32(status))
+
+
 def fence_async() -> None:
     """fence.proxy.async: orders generic and asynchronous accesses, in shared and in global memory."""
     _ptx("fence.proxy.async;")

@@ -77,6 +77,10 @@ class Waits:
         self.given_up[0] = self.given_up[0] | failed
         return first, second
 
+    def words(self, address) -> None:
+        """One lane: wait until none of the four words at a global address is zero. Then `meet`."""
+        self.given_up[0] = self.given_up[0] | ptx.words_wait(address, self.head, self.status, _reason("tag"))
+
     def meet(self) -> None:
         """The lanes of the warp, which have waited for different things, go on together."""
         self.given_up[0] = ptx.any_lane(self.given_up[0])

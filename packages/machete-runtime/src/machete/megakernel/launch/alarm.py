@@ -32,7 +32,7 @@ def hang(words: list[int], plan: Plan, counters: int, seconds: float) -> HangErr
         barrier = f"counter {number - 1}"
         state = f"expected at least {expected % 2**32}, seen {seen % 2**32}"
     elif reason == TAG:
-        barrier, state = f"the word at …{place % 2**32:08x}", "there is no tag"
+        barrier, state = f"the words at …{place % 2**32:08x}", "they are not there"
     else:
         barrier = barrier_name(plan.shared, place + plan.shared.alarm_offset)
         state = f"expected the end of its phase of parity {expected}, which has not come"
