@@ -1,5 +1,7 @@
 // cp.async of single threads (PTX ISA 9.7.9.24).
+#include <array>
 #include <cstring>
+#include <utility>
 
 #include "lanes.hpp"
 #include "machine.hpp"
@@ -16,6 +18,15 @@ int copy(RegView& r, const Inst& i, uint32_t mask) {
     const uint32_t* ext = machine.program.ext.data() + i.ext;
     const uint32_t bytes = i.mod;
     std::unique_ptr<Copy> open;
+    // Lanes that copy the same to the same place write one value: no race, as of lanes of one store.
+    std::array<std::pair<uint32_t, uint64_t>, kLanes> done;
+    uint32_t count = 0;
+    const auto repeats = [&](uint32_t dst, uint64_t src) {
+        for (uint32_t k = 0; k < count; ++k)
+            if (done[k] == std::pair{dst, src}) return true;
+        done[count++] = {dst, src};
+        return false;
+    };
     for (uint32_t l = 0; l < kLanes; ++l) {
         if (!(mask >> l & 1)) continue;
         const uint32_t dst = to_shared(address_value(w, ext[0], i.imm & 1, l), l);
@@ -50,7 +61,7 @@ int copy(RegView& r, const Inst& i, uint32_t mask) {
         machine.stats().bytes_loaded += n;
         if (Checker* checker = machine.checker.get()) {
             if (!w.async_groups.index) w.async_groups = checker->new_agent(cta);
-            checker->async_shared(w, cta, dst, bytes, l, w.async_groups, group + 1, kWrites);
+            if (!repeats(dst, src)) checker->async_shared(w, cta, dst, bytes, l, w.async_groups, group + 1, kWrites);
             if (n) checker->async_global(w, src, n, l, w.async_groups, group + 1, 0);
         }
     }

@@ -84,6 +84,7 @@ ORDERED = {
         "cp.async.wait_all; "
         f"bar.sync 0; {READ}"
     ),
+    "lanes that copy the same to one place": "@%p0 cp.async.ca.shared.global [tile], [%a0], 4; cp.async.wait_all;",
 }
 
 
@@ -164,6 +165,10 @@ RACES = {
             f"bar.sync 0; {READ}"
         ),
         "cp.async.wait_group",
+    ),
+    "lanes that copy different things to one place": (
+        "cvt.u64.u32 %d1, %r1; add.s64 %d2, %a0, %d1; @%p0 cp.async.ca.shared.global [tile], [%d2], 4;",
+        "asynchronous write",
     ),
     "a barrier used before it is known to be there": (
         "@%p3 mbarrier.init.shared.b64 [bar+16], 1; @%p4 mbarrier.arrive.shared.b64 _, [bar+16];",
