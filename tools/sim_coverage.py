@@ -145,9 +145,10 @@ kernel.
   accumulators are complete; nothing makes them wait for the last dQ product: only the reducing warps await its commit.
 - `blackwell_geforce/kernel/dense_gemm/dense_gemm.py` with several tiles a CTA: one thread waits until its bulk store
   has read the stage, then no barrier follows before the other warps write the next tile there.
-- `hopper/kernel/grouped_gemm/grouped_gemm.py`: the launch whose result is checked passes. Then its benchmark makes a second set of
-  operands, of which `generate_tensors` keeps the table of addresses only: the tensors are freed when it returns, and the kernel
-  reads and writes memory that is no longer theirs. (torch's allocator for GPUs keeps it mapped, so a GPU reports nothing.)
+- `hopper/kernel/grouped_gemm/grouped_gemm.py`: the launch whose result is checked passes. Then its benchmark makes a
+  second set of operands, of which `generate_tensors` keeps the table of addresses only: the tensors are freed when it
+  returns, and the kernel reads and writes memory that is no longer theirs. (torch's allocator for GPUs keeps it mapped,
+  so a GPU reports nothing.)
 - `experimental/primitives/mapa.py`: a CTA reads its neighbour's shared memory with no cluster barrier before the
   neighbour ends.
 - `experimental/primitives/reduction/cluster_tmem_reduce.py`: `tcgen05.cp` is followed by `tcgen05.wait::st`, which does

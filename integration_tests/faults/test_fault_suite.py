@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from fault_reasons import reason
 from fault_suite import CASES, judge
 
-# docs/fault-suite.md has the reasons.
 EQUIVALENT = {
     "swap": ["fence.mbarrier_init.release.cluster"],
     "gemm_tcgen05": ["tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned"],
@@ -25,12 +25,14 @@ GEMMS = [("gemm_wgmma", "sm_90a"), ("gemm_tcgen05", "sm_100a")]
 def test_every_fault_of_a_small_kernel_is_named(name: str, arch: str) -> None:
     verdicts = judge(CASES[name], arch)
     assert {verdict.outcome for verdict in verdicts} <= {"named", "equivalent"}
-    equivalent = [verdict.mutant.instruction.split()[0] for verdict in verdicts if verdict.outcome == "equivalent"]
-    assert equivalent == EQUIVALENT.get(name, [])
+    equivalent = [verdict for verdict in verdicts if verdict.outcome == "equivalent"]
+    assert [verdict.mutant.instruction.split()[0] for verdict in equivalent] == EQUIVALENT.get(name, [])
+    assert all(map(reason, equivalent))
     assert len(verdicts) >= 3
 
 
 def test_some_faults_of_a_megakernel_are_named() -> None:
-    outcomes = [verdict.outcome for verdict in judge(CASES["mega_stream"], "sm_100a", every=12)]
-    assert "missed" not in outcomes
-    assert outcomes.count("named") >= 4
+    verdicts = judge(CASES["mega_stream"], "sm_100a", every=12)
+    others = [verdict for verdict in verdicts if verdict.outcome != "named"]
+    assert len(verdicts) - len(others) >= 4
+    assert [verdict.mutant.instruction for verdict in others if reason(verdict) is None] == []
