@@ -1,5 +1,6 @@
 """The public GEMM op: shapes, checks, tile choice, and which implementation a target gets."""
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar
@@ -17,6 +18,7 @@ from machete.megakernel.errors import (
     TensorTypeError,
     TileSizeError,
 )
+from machete.megakernel.tuning import Choices
 
 PAGE_BYTES = 16 * 1024
 TILE_M = 128
@@ -71,7 +73,8 @@ class GemmOp(Op):
             tile_n: columns of c per tile, 64, 128 or 256.
             slices: parts that K is cut into, for SMs to share a tile; on sm_90a, for products of many rows.
 
-        Left out, `tile_n` and `slices` are what `tile_times` expects to be fastest.
+        Left out, `tile_n` and `slices` are what `tune` has measured for this product on this card, else what
+        `tile_times` expects to be fastest.
         """
         for name, x in (("a", a), ("b", b), ("c", c)):
             if not isinstance(x, torch.Tensor):
@@ -91,6 +94,8 @@ class GemmOp(Op):
                 why=f"their ranks are {ranks}",
                 fix="use (M, K), (N, K), (M, N), or put a batch dim in front of all three",
             )
+        if tile_n is None and slices is None:
+            tile_n, slices = _tuned(a, b, c)
         if tile_n is None:
             tile_n = _choose_tile_n(a, c, slices)
         fusions = {
@@ -270,6 +275,32 @@ def _expected_us(m: int, n: int, k: int, batch: int, tile_m: int, tile_n: int, s
     taken = (slices - 1) * 4 * tile_n * min(m, tile_m)
     hand_over = rounds * (HAND_OVER_US + taken / HAND_OVER_BYTES_PER_US) if taken else 0.0
     return START_US + max(products, memory) + hand_over
+
+
+@functools.cache
+def tuned_choices(device: torch.device) -> Choices | None:
+    """What `tune` has measured on this card; None where there is no card."""
+    if device.type != "cuda" or not torch.cuda.is_available():
+        return None
+    return Choices("GemmOp", torch.cuda.get_device_name(device))
+
+
+def tuned_problem(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> str:
+    """What a measured choice depends on: types and extents."""
+    types = " ".join(str(x.dtype).removeprefix("torch.") for x in (a, b, c))
+    batch = c.shape[0] if c.ndim == 3 else 1
+    return f"{types} {batch}x{c.shape[-2]}x{c.shape[-1]}x{a.shape[-1]}"
+
+
+def _tuned(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> tuple[int, int] | tuple[None, None]:
+    """The (tile_n, slices) that was measured to be fastest, if it was and still is one to choose from."""
+    choices = tuned_choices(a.device)
+    found = None if choices is None else choices.find(tuned_problem(a, b, c))
+    if found is None:
+        return None, None
+    choice = found.get("tile_n", 0), found.get("slices", 0)
+    batch, m, n = c.shape
+    return choice if choice in tile_times(m, n, a.shape[2], batch) else (None, None)
 
 
 def _choose_tile_n(a: torch.Tensor, c: torch.Tensor, slices: int | None) -> int:
