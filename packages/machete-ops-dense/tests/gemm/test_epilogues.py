@@ -11,7 +11,14 @@ import torch.nn.functional as functional
 from machete.kernels.fusions import Activation, Bias, GluPair, ResidualAdd, RmsNormOnLoad, Scale
 from machete.kernels.gemm import GemmOp
 from machete.megakernel import Fusion, Megakernel
-from machete.megakernel.errors import DtypeError, OverlapError, ScheduleError, ShapeMismatchError, TargetError
+from machete.megakernel.errors import (
+    ConfigError,
+    DtypeError,
+    OverlapError,
+    ScheduleError,
+    ShapeMismatchError,
+    TargetError,
+)
 
 TOLERANCE = {torch.bfloat16: 4e-3, torch.float16: 6e-4, torch.float32: 1e-5}
 ROWS = {"Gemv": (1, 1), "FewRows": (3, 16), "tiles": (17, 150)}
@@ -142,3 +149,13 @@ def test_wrong_calls(case: str) -> None:
 def test_tiles_refuse_what_needs_whole_rows(slot, fusion, arch) -> None:
     with pytest.raises(TargetError, match="2 to 16 rows"):
         Megakernel(product(m=17, **{slot: fusion}), arch=arch)
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -1.0, True, "x", 10**400])
+def test_numbers_that_make_no_sense(wrong) -> None:
+    weight = torch.ones(8)
+    with pytest.raises(ConfigError, match="eps="):
+        RmsNormOnLoad(weight, wrong)
+    if wrong != -1.0:
+        with pytest.raises(ConfigError, match="alpha="):
+            Scale(wrong)

@@ -407,6 +407,42 @@ DEFINITIONS: list[Wrong] = [
         ("targets names 'sm_90' (did you mean `sm_90a`?)",),
     ),
     (
+        "no target at all",
+        lambda: define(targets=(), compute=lambda self, y: None),
+        OpDefinitionError,
+        ("targets is ()", "some of: sm_90a"),
+    ),
+    (
+        "an argument of Megakernel.run",
+        lambda: define(reads={"sync": VECTOR}, compute=lambda self, y: None),
+        OpDefinitionError,
+        ("an argument is called `sync`", "rename it"),
+    ),
+    (
+        "fusions that are a list",
+        lambda: define(fusions=["epilogue"], compute=lambda self, y: None),
+        OpDefinitionError,
+        ("fusions is ['epilogue']", "maps slots to dims"),
+    ),
+    (
+        "a fusion of an unknown dim",
+        lambda: define(fusions={"epilogue": {"rows": "Q"}}, compute=lambda self, y: None),
+        OpDefinitionError,
+        ("fusions['epilogue']['rows'] is dim 'Q', which no tensor has", "dims: N"),
+    ),
+    (
+        "early names nothing",
+        lambda: define(early=("w",), compute=lambda self, y: None),
+        OpDefinitionError,
+        ("early names 'w'", "a tensor that the op reads"),
+    ),
+    (
+        "early names a result",
+        lambda: define(early=("y",), compute=lambda self, y: None),
+        OpDefinitionError,
+        ("early names 'y'",),
+    ),
+    (
         "ABI of the future",
         lambda: define(abi=(0, 99), compute=lambda self, y: None),
         AbiMismatchError,

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from machete.megakernel import Megakernel
-from machete.megakernel.errors import PlanError, TensorTypeError, UnknownArgumentError
+from machete.megakernel.abi.target import Throttle
+from machete.megakernel.errors import PlanError, TargetError, TensorTypeError, UnknownArgumentError
 from machete.megakernel.launch import tensormap
 from machete.megakernel.launch.binding import Binding
 from machete.megakernel.launch.extents import Extents
@@ -38,6 +39,42 @@ def test_ops_are_a_list(ops: list) -> None:
 def test_num_sms_is_an_int(ops: list, wrong: Any) -> None:
     with pytest.raises(PlanError, match="is no int"):
         Megakernel(ops, num_sms=wrong)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"seed": -1}, "seed=-1"),
+        ({"seed": "x"}, "seed='x'"),
+        ({"seed": 2**70}, "from 0 to"),
+        ({"arch": ["sm_90a"]}, "unknown architecture"),
+        ({"arch": ""}, "unknown architecture"),
+        ({"throttle": "x"}, "throttle is of type str"),
+        ({"profile": "x"}, "profile is of type str"),
+        ({"profile": {0: "a"}}, r"profile\[0\] = 'a'"),
+        ({"profile": {None: 1.0}}, "profile has the key None"),
+        ({"timeout": float("nan")}, "timeout=nan"),
+        ({"timeout": -1}, "timeout=-1"),
+    ],
+)
+def test_arguments_of_a_kernel(ops: list, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises((PlanError, TargetError), match=message):
+        Megakernel(ops, **arguments)
+
+
+@pytest.mark.parametrize("wrong", [(-1, 1, 1), (1.5, 1, 1), ("a", 1, 1), (True, 1, 1)])
+def test_a_throttle_is_in_bytes(wrong: tuple[Any, ...]) -> None:
+    with pytest.raises(PlanError, match="first="):
+        Throttle(*wrong)
+
+
+def test_the_shortest_timeout_is_not_none_at_all(ops: list) -> None:
+    assert Megakernel(ops, timeout=1e-12)._patience == 1
+
+
+def test_a_number_for_a_tensor(binding: Binding) -> None:
+    with pytest.raises(UnknownArgumentError, match="`x` is a tensor, and was given a number"):
+        binding.rebind({"x": 1.0})
 
 
 def test_num_sms_of_the_simulator(ops: list) -> None:

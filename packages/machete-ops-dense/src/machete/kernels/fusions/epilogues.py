@@ -10,6 +10,9 @@ from cutlass import Float32
 
 from machete.kernels.elementwise.activations import ACTIVATIONS, check_activation
 from machete.megakernel import Fusion
+from machete.megakernel.errors import ConfigError
+
+MOST = float(torch.finfo(torch.float32).max)
 
 
 class Epilogue(Fusion):
@@ -56,6 +59,13 @@ class Scale(Epilogue):
     """alpha * value, alpha fixed when the kernel is compiled."""
 
     def __init__(self, alpha: float) -> None:
+        if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not abs(alpha) <= MOST:
+            raise ConfigError(
+                what=f"alpha={alpha!r}",
+                where="Scale",
+                why="it is a factor in float32",
+                fix=f"use a number from {-MOST:g} to {MOST:g}",
+            )
         super().__init__(config={"alpha": float(alpha)})
 
     def apply(self, value, fetched):

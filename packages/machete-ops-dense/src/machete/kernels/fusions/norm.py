@@ -4,6 +4,7 @@ import cutlass.cute as cute
 import torch
 from cutlass import Float32
 
+from machete.kernels.rms_norm.op import checked_eps
 from machete.megakernel import Fusion
 
 
@@ -16,7 +17,7 @@ class RmsNormOnLoad(Fusion):
     reads = {"weight": (None, ("columns",))}
 
     def __init__(self, weight: torch.Tensor, eps: float = 1e-6) -> None:
-        super().__init__(weight=weight, config={"eps": float(eps)})
+        super().__init__(weight=weight, config={"eps": checked_eps(eps, "RmsNormOnLoad")})
 
     def fetch(self, column, count: int):
         """Weights of `count` neighbouring columns, in registers; `column` is a multiple of `count`."""

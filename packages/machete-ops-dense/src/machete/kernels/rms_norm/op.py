@@ -17,6 +17,9 @@ MAX_VALUES = 64  # of a row in the registers of one thread
 STAGE_PAGES = 2  # at most; rows that need more take the direct path
 
 
+MOST_EPS = 1e30
+
+
 class RMSNormOp(Op):
     """y = x * rsqrt(mean(x², last dim) + eps) * weight in float32, rounded once (Zhang and Sennrich, 2019).
 
@@ -48,18 +51,12 @@ class RMSNormOp(Op):
             eps: added to the mean square; fixed when the kernel is compiled.
             streaming: through the page ring or not; chosen from size and strides when left out.
         """
-        if isinstance(eps, bool) or not isinstance(eps, (int, float)) or not eps >= 0:
-            raise ConfigError(
-                what=f"eps={eps!r}",
-                where="RMSNormOp.schedule",
-                why="it is a number of at least 0, added under the root",
-                fix="eps=1e-6",
-            )
+        eps = checked_eps(eps, "RMSNormOp.schedule")
         if all(isinstance(tensor, torch.Tensor) for tensor in (x, y)) and x.shape == y.shape and x.ndim != 2:
             if x.ndim > 2:
                 x, y = _merged(x, y)
             x, y = with_rank([x, y], 2)
-        config = {"eps": float(eps), "streaming": streaming}
+        config = {"eps": eps, "streaming": streaming}
         return [cls._schedule_single(tile_sizes={"M": 1}, config=config, x=x, weight=weight, y=y)]
 
     @classmethod
@@ -124,3 +121,15 @@ def _merged(x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
             fix="pass tensors of one memory layout, or schedule the op on slices",
         )
     return views
+
+
+def checked_eps(eps: object, where: str) -> float:
+    """What is added under the root, if it is such a number; `ConfigError` if not."""
+    if isinstance(eps, bool) or not isinstance(eps, int | float) or not 0 <= eps <= MOST_EPS:
+        raise ConfigError(
+            what=f"eps={eps!r}",
+            where=where,
+            why=f"it is a number from 0 to {MOST_EPS:g}, added under the root",
+            fix="eps=1e-6",
+        )
+    return float(eps)

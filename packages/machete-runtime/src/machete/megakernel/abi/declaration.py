@@ -24,8 +24,11 @@ if TYPE_CHECKING:
 PHASES = ("load", "compute", "store")
 SCALAR_DTYPES = (torch.float32, torch.int32, torch.int64)
 
-#: Keyword arguments of `_schedule_single`, and parameters that the framework binds.
-RESERVED_NAMES = ("self", "cls", "tile_sizes", "config", "fusions", "page_ptr", "ring", "tiles", "dependencies")
+#: Keyword arguments of `_schedule_single` and of `Megakernel.run`, and parameters that the framework binds.
+RESERVED_NAMES = (
+    *("self", "cls", "tile_sizes", "config", "fusions", "page_ptr", "ring", "tiles", "dependencies"),
+    *("sync", "progress", "replace", "extents"),
+)
 MAX_RANK = 5
 
 
@@ -116,6 +119,8 @@ def declare(cls: type[Op], *, is_lowered: bool) -> OpDeclaration:
     _check_scalars(cls, tensors)
     _check_names(cls, tensors)
     _check_reserved(cls, tensors, dims)
+    _check_fusions(cls, dims)
+    _check_early(cls, tensors)
     if cls.pipeline is not None and not isinstance(cls.pipeline, PipelineSpec):
         raise _error(
             cls,
@@ -123,6 +128,9 @@ def declare(cls: type[Op], *, is_lowered: bool) -> OpDeclaration:
             "an op's pipeline is a PipelineSpec, or None for no pages",
             "pipeline = PipelineSpec.plain()",
         )
+    if not isinstance(cls.targets, tuple) or not cls.targets:
+        fix = f"targets = ({cls.targets!r},)" if isinstance(cls.targets, str) else f"some of: {listing(TARGETS)}"
+        raise _error(cls, f"targets is {cls.targets!r}", "targets is a tuple of at least one architecture", fix)
     for name in cls.targets:
         if name not in TARGETS:
             raise _error(
@@ -228,6 +236,32 @@ def _check_resizable(cls: type[Op], dims: tuple[str, ...]) -> None:
         if dim not in dims:
             what = f"resizable names dim {dim!r}, which no tensor has{closest(str(dim), dims)}"
             raise _error(cls, what, "only dims of tensors have extents", f"dims: {listing(dims)}")
+
+
+def _check_fusions(cls: type[Op], dims: tuple[str, ...]) -> None:
+    """Slots say which of the op's dims a fusion sees as its own."""
+    example = 'fusions = {"epilogue": {"rows": "M", "columns": "N"}}'
+    if not isinstance(cls.fusions, Mapping) or not all(isinstance(slot, Mapping) for slot in cls.fusions.values()):
+        raise _error(cls, f"fusions is {cls.fusions!r}", "fusions maps slots to dims", example)
+    for slot, meaning in cls.fusions.items():
+        if not _is_name(slot):
+            raise _error(cls, f"fusions[{slot!r}]: no identifier", "slots are parameters of phases", "rename it")
+        for name, dim in meaning.items():
+            if dim not in dims:
+                what = f"fusions[{slot!r}][{name!r}] is dim {dim!r}, which no tensor has{closest(str(dim), dims)}"
+                raise _error(cls, what, "it is one of the op's own dims", f"dims: {listing(dims)}")
+
+
+def _check_early(cls: type[Op], tensors: Mapping[str, TensorDeclaration]) -> None:
+    """What may be read early is a tensor that is read, or a slot."""
+    known = [name for name, tensor in tensors.items() if tensor.is_read] + list(cls.fusions)
+    if not isinstance(cls.early, tuple):
+        fix = f"early = ({cls.early!r},)" if isinstance(cls.early, str) else 'early = ("w",)'
+        raise _error(cls, f"early is {cls.early!r}", "early is a tuple of names", fix)
+    for name in cls.early:
+        if name not in known:
+            what = f"early names {name!r}{closest(str(name), known)}"
+            raise _error(cls, what, "it is a tensor that the op reads, or a slot of fusions", listing(known))
 
 
 def _check_tile(cls: type[Op], dims: tuple[str, ...]) -> None:

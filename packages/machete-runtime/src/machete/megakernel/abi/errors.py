@@ -193,7 +193,7 @@ def listing(names: Iterable[object]) -> str:
     return ", ".join(str(name) for name in names) or "none"
 
 
-def closest(name: str, known: Iterable[str]) -> str:
+def closest(name: object, known: Iterable[str]) -> str:
     """' (did you mean `x`?)' if one of the `known` names looks like `name`, else nothing."""
-    matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    matches = difflib.get_close_matches(str(name), [str(one) for one in known], n=1, cutoff=0.5)
     return f" (did you mean `{matches[0]}`?)" if matches else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from machete.megakernel.abi.errors import TargetError, closest, listing
+from machete.megakernel.abi.errors import PlanError, TargetError, closest, listing
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,16 @@ class Throttle:
     first: int
     ramp: int
     steady: int
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if type(value) is not int or value < 1:
+                raise PlanError(
+                    what=f"{name}={value!r}",
+                    where="Throttle",
+                    why="it is a number of bytes",
+                    fix="use an int of at least 1",
+                )
 
     def pages(self, page_bytes: int, stage_pages: int, ring_pages: int) -> tuple[int, int, int]:
         """The same in pages: whole stages, at least one, and at most those of the ring."""
@@ -58,7 +68,7 @@ class Target:
     @classmethod
     def named(cls, name: str) -> Target:
         """The target called `name`, e.g. "sm_90a"; `TargetError` lists the known ones."""
-        if name in TARGETS:
+        if isinstance(name, str) and name in TARGETS:
             return TARGETS[name]
         raise TargetError(
             what=f"unknown architecture {name!r}{closest(str(name), TARGETS)}",

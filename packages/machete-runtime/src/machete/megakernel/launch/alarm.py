@@ -22,7 +22,7 @@ COUNTER, TAG = 9, 10
 ROLES = (*(f"compute warp {warp}" for warp in range(8)), "controller", "loader", "storer", "watcher")
 
 
-def hang(words: list[int], plan: Plan, counters: int, seconds: float) -> HangError:
+def hang(words: list[int], plan: Plan, counters: int, seconds: float, simulated: bool) -> HangError:
     """The error for a report; `counters` is the address of the launch's counters, `seconds` its patience."""
     reason, cta, warp, place, op, tile, expected, seen = words
     who, what = REASONS[reason]
@@ -43,7 +43,9 @@ def hang(words: list[int], plan: Plan, counters: int, seconds: float) -> HangErr
         what=f"{who} waited {seconds:g} s for {what}",
         where=where,
         why=f"{barrier}: {state}; the kernel was stopped, and its results are worthless",
-        fix="run the ops on CPU tensors: the simulator names what every warp waits for; "
+        fix="leave timeout out: then the simulator names what every warp waits for"
+        if simulated
+        else "run the ops on CPU tensors: the simulator names what every warp waits for; "
         "if a wait may take longer, pass Megakernel(…, timeout=seconds)",
     )
 

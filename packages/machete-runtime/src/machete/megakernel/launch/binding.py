@@ -304,6 +304,14 @@ class Binding:
 
     def _unknown(self, name: str, where: str) -> UnknownArgumentError:
         known = sorted({*self._names, *self._scalars})
+        if name in known:
+            kind, other = ("tensor", "number") if name in self._names else ("scalar", "tensor")
+            return UnknownArgumentError(
+                what=f"`{name}` is a {kind}, and was given a {other}",
+                where=where,
+                why="tensors take the place of tensors, and numbers that of scalars",
+                fix=f"pass a {'torch.Tensor' if kind == 'tensor' else 'number'}",
+            )
         return UnknownArgumentError(
             what=f"no op has a tensor or scalar `{name}` of this kind{closest(name, known)}",
             where=where,

@@ -125,6 +125,13 @@ class Megakernel:
         device = ops[0].device
         target = chosen_target(device, arch)
         if throttle is not None:
+            if not isinstance(throttle, Throttle):
+                raise PlanError(
+                    what=f"throttle is of type {type(throttle).__name__}",
+                    where="Megakernel(ops, throttle=…)",
+                    why="it says how many bytes may be in flight, and when",
+                    fix="throttle=Throttle(first, ramp, steady)",
+                )
             target = dataclasses.replace(target, throttle=throttle)
         num_sms = _checked_sms(num_sms, device)
         lowered, arena_bytes = placed([op.op.lower(target, op) for op in ops])
@@ -159,6 +166,13 @@ class Megakernel:
         self._ops, self._arena_bytes = ops, arena_bytes
         self._artefact = artefact
         self._patience = _checked_timeout(timeout, device)
+        if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
+            raise PlanError(
+                what=f"seed={seed!r}",
+                where="Megakernel(ops, seed=…)",
+                why="it is a number from 0 to 2^63 - 1, for the order in which the simulator runs warps",
+                fix="seed=0",
+            )
         self._bound: _Bound | None = None
         self._lock = threading.RLock()
         self._launched = RunReport(str(device), self.target.name)
@@ -465,7 +479,7 @@ class _Bound:
             words = state.report_words.tolist()
             if not words[0]:
                 return  # another thread has raised it
-            error = hang(words, self._plan, state.counters.data_ptr(), self._patience / 1e9)
+            error = hang(words, self._plan, state.counters.data_ptr(), self._patience / 1e9, self.state is not None)
             state.reset()
             if self.state is None:
                 torch.cuda.synchronize(self._index)  # the next launch may be on another stream
@@ -474,7 +488,7 @@ class _Bound:
 
 def chosen_target(device: torch.device, arch: str | None) -> Target:
     if device.type == "cpu":
-        return Target.named(arch or DEFAULT_TARGET)
+        return Target.named(DEFAULT_TARGET if arch is None else arch)
     target = Target.of_capability(torch.cuda.get_device_capability(device))
     if arch is not None and Target.named(arch) != target:
         raise TargetError(

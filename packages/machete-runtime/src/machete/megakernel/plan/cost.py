@@ -52,8 +52,22 @@ def tile_times(
     ops: Sequence[ScheduledOp], kinds: Sequence[Kind], kind_of_op: Sequence[int], target: Target, profile: Profile
 ) -> tuple[float, ...]:
     """µs for a tile of each op; the profile counts where it has the op, or its kind. `PlanError` if it is none."""
+    if not isinstance(profile, Mapping):
+        raise PlanError(
+            what=f"profile is of type {type(profile).__name__}",
+            where="Plan.build(profile=…)",
+            why="it maps indices of ops, or names of kinds, to µs",
+            fix="profile={0: 1.5}",
+        )
     for name, time in profile.items():
-        if not time > 0:
+        if not isinstance(name, int | str):
+            raise PlanError(
+                what=f"profile has the key {name!r}",
+                where="Plan.build(profile=…)",
+                why="it maps indices of ops, or names of kinds, to µs",
+                fix="profile={0: 1.5}",
+            )
+        if isinstance(time, bool) or not isinstance(time, int | float) or not time > 0:
             raise PlanError(
                 what=f"profile[{name!r}] = {time!r}",
                 where="Plan.build(profile=…)",

@@ -34,6 +34,9 @@ SCHEDULES = ("static", "dynamic")
 IRREGULAR_SHARE = 0.5
 
 
+MOST_SMS = 4096
+
+
 @dataclass(frozen=True)
 class PlannedOp:
     """One op of a plan.
@@ -121,12 +124,12 @@ class Plan:
         """
         ops = list(ops)
         _check_ops(ops, target)
-        if num_sms < 1:
+        if not 1 <= num_sms <= MOST_SMS:
             raise PlanError(
                 what=f"num_sms={num_sms}",
                 where="Plan.build",
-                why="tiles are spread over at least one SM",
-                fix="num_sms=1 or more",
+                why=f"tiles are spread over at least one SM, and no card has more than {MOST_SMS}",
+                fix=f"num_sms=1 to {MOST_SMS}",
             )
         kinds, kind_of_op = kinds_of(ops)
         tile_us = tile_times(ops, kinds, kind_of_op, target, profile)
