@@ -116,8 +116,8 @@ def test_a_known_kernel_is_found_while_another_is_compiled(package: Any) -> None
     x = torch.zeros(512)
     ops = module.Affine.schedule(x=x, y=torch.empty_like(x))
     Megakernel(ops, arch="sm_90a").compile()
-    with compilation._lock, ThreadPoolExecutor() as pool:
-        assert pool.submit(Megakernel(ops, arch="sm_90a").compile).result(timeout=60)
+    with ThreadPoolExecutor() as pool, compilation._lock:
+        assert pool.submit(Megakernel(ops, arch="sm_90a").compile).result(timeout=20)
 
 
 def test_values_in_a_closure_count(package: Any) -> None:

@@ -124,7 +124,7 @@ def save(
         "ops": ops,
         "classes": [_class_to_dict(kind) for kind in plan.kinds],
     }
-    replace_file(path, pack(header, {**artefact.sections(), "plan": plan.to_json().encode()}))
+    replace_file(path, pack(header, {**artefact.sections(), "plan": plan.to_json().encode()}), 0o666)
 
 
 def read(path: Path) -> SavedKernel:

@@ -204,15 +204,14 @@ def _digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
-def replace_file(path: Path, data: bytes) -> None:
+def replace_file(path: Path, data: bytes, mode: int = 0o600) -> None:
     """Write a file so that others see all of it, or what was there before; also after a crash of the machine.
 
-    It has the permissions of the file that was there, else those of any new file.
+    It has the permissions of the file that was there, else `mode` less the umask: for its owner alone, as the cache is.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.parent / f".{secrets.token_hex(8)}.tmp"
-    # Not `tempfile`: its files are for their owner alone, and these become those that others read.
-    handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         with os.fdopen(handle, "wb") as file:
             with contextlib.suppress(OSError):
