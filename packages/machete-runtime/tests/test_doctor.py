@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,24 @@ def test_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "it is on or off" in found["MACHETE_CACHE"].text
     assert found["MACHETE_CASHE_DIR"].status == WRONG
     assert found["MACHETE_CACHE_BYTES"].text.startswith("2147483648 (default). ")
+
+
+def test_settings_of_other_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry_points = {
+        "machete.settings": [
+            EntryPoint("MACHETE_OTHER", "no_such_package.settings:read", "machete.settings"),
+            EntryPoint("MACHETE_ANOTHER", "no_such_package.settings:read", "machete.settings"),
+        ]
+    }
+    monkeypatch.setattr(doctor, "_entries", lambda group: entry_points.get(group, []))
+    monkeypatch.setenv("MACHETE_OTHER", "value")
+    monkeypatch.setenv("MACHETE_OTTER", "value")
+    found = by_name(doctor.settings())
+    assert found["MACHETE_OTHER"] == Finding(
+        "settings", "MACHETE_OTHER", OK, "value. Read by no_such_package.settings."
+    )
+    assert found["MACHETE_ANOTHER"].text == "not set. Read by no_such_package.settings."
+    assert found["MACHETE_OTTER"].status == WRONG
 
 
 def test_a_cache_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

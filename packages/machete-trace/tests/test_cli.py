@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
 from typer.testing import CliRunner, Result
 
-from machete.trace.cli import app
+from machete.trace.cli import _run_program, app
 
 GRAPH = """
 import torch
@@ -57,6 +61,17 @@ def test_a_program_is_run_with_its_arguments_and_its_kernels_are_traced(tmp_path
     assert result.exit_code == 0, result.output
     assert sorted(path.name for path in out.iterdir()) == ["kernel-0", "kernel-1"]
     assert {path.name for path in (out / "kernel-1").iterdir()} == FILES
+
+
+def test_the_last_launch_has_ended_before_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "program.py").write_text("")
+    did: list[Any] = []
+    kernel = SimpleNamespace(report="a launch", device=torch.device("cuda", 1))
+    monkeypatch.setattr("machete.megakernel.tooling.traced_kernels", lambda: contextlib.nullcontext([kernel]))
+    monkeypatch.setattr(torch.cuda, "synchronize", did.append)
+    monkeypatch.setattr("machete.trace.trace.Trace.of", lambda kernel, report: did.append(report))
+    _run_program(tmp_path / "program.py", [])
+    assert did == [torch.device("cuda", 1), "a launch"]
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ import torch
 from machete.megakernel import Megakernel
 from machete.trace import NotTracedError, Trace
 from machete.trace.buffer import ROLES, BufferLayout
+from machete.trace.errors import TraceFileError
 from machete.trace.events import TYPES
 from small_ops import Scale
 
@@ -106,6 +109,61 @@ def test_a_kernel_without_trace_or_run_has_nothing_to_show() -> None:
         Trace.of(Megakernel(Scale.schedule(x=x, y=x)))
     with pytest.raises(NotTracedError, match="buffer is empty"):
         Trace.of(Megakernel(Scale.schedule(x=x, y=x), trace=True))
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def emptied(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def flipped(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    path.write_bytes(data)
+
+
+def plain_array(path: Path) -> None:
+    with path.open("wb") as file:
+        np.save(file, np.zeros(3))
+
+
+def with_meta(**changes: Any) -> Callable[[Path], None]:
+    def change(path: Path) -> None:
+        with np.load(path) as file:
+            arrays = dict(file)
+        meta = {**json.loads(arrays["meta"].tobytes()), **changes}
+        kept = {name: value for name, value in meta.items() if value is not None or name == "wall_us"}
+        arrays["meta"] = np.frombuffer(json.dumps(kept).encode(), dtype=np.uint8)
+        with path.open("wb") as file:
+            np.savez_compressed(file, **arrays)
+
+    return change
+
+
+DAMAGES = {
+    "cut": cut,
+    "empty": emptied,
+    "flipped": flipped,
+    "array": plain_array,
+    "no plan": with_meta(plan=None),
+    "no alignment": with_meta(alignment=None),
+    "alignment": with_meta(alignment={}),
+    "throttles": with_meta(throttles=3),
+    "plan": with_meta(plan={}),
+    "format": with_meta(format=0),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_file_is_no_trace(trace: Trace, tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "trace.npz"
+    trace.save(path)
+    DAMAGES[damage](path)
+    with pytest.raises(TraceFileError, match="is no trace"):
+        Trace.load(path)
 
 
 def test_a_trace_can_be_saved(trace: Trace, tmp_path: Path) -> None:

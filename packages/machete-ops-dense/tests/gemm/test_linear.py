@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as functional
 
 from machete.kernels.gemm import linear
-from machete.megakernel.errors import DtypeError, ShapeMismatchError
+from machete.megakernel.errors import DtypeError, ScheduleError, ShapeMismatchError
 
 TOLERANCE = 5e-3
 ACTIVATIONS = {"": lambda x: x, "silu": functional.silu, "relu": torch.relu}
@@ -38,6 +38,15 @@ def test_gradients(activation, random, error) -> None:
         assert leaf.grad is not None
         assert leaf.grad.dtype == torch.bfloat16
         assert error(leaf.grad, reference.grad) < 2 * TOLERANCE
+
+
+def test_the_op_with_an_activation_has_no_gradients_and_says_so_at_once(random, error) -> None:
+    x, weight = random(8, 64), random(16, 64).requires_grad_()
+    with pytest.raises(ScheduleError, match=r"no gradients with activation 'silu'"):
+        torch.ops.machete.linear(x, weight, None, "silu")
+    with torch.no_grad():
+        y = torch.ops.machete.linear(x, weight, None, "silu")
+    assert error(y, functional.silu(x.double() @ weight.detach().double().t())) < TOLERANCE
 
 
 def test_only_the_gradients_that_are_asked_for(random) -> None:

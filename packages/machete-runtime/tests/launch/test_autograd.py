@@ -13,7 +13,7 @@ from torch import Tensor
 
 import small_ops
 from machete.megakernel import DifferentiableOp, Op, differentiable, temporary
-from machete.megakernel.errors import UnknownArgumentError
+from machete.megakernel.errors import MissingTensorError, UnknownArgumentError
 
 _numbers = itertools.count()  # an op's name is taken for as long as the process lives
 
@@ -234,6 +234,23 @@ def test_in_a_module(anywhere: str) -> None:
             (y - 1).square().sum().backward()
             optimizer.step()
     assert torch.allclose(model.weight, reference)
+
+
+@pytest.mark.parametrize(
+    ("args", "names", "error", "message"),
+    [
+        (2, ["z"], UnknownArgumentError, "no argument `z`"),
+        (1, ["w", "ww"], UnknownArgumentError, r"no argument `ww` \(did you mean `w`\?\)"),
+        (2, ["w"], UnknownArgumentError, "`w` is passed twice"),
+        (3, [], UnknownArgumentError, "3 arguments, 2 expected"),
+        (1, [], MissingTensorError, "w not passed"),
+        (0, ["w"], MissingTensorError, "x not passed"),
+    ],
+)
+def test_wrong_arguments(args: int, names: list[str], error: type, message: str) -> None:
+    op = multiply()
+    with pytest.raises(error, match=message):
+        op(*(torch.ones(4) for _ in range(args)), **{name: torch.ones(4) for name in names})
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -18,12 +20,14 @@ import small_ops
 from machete.megakernel import Megakernel, temporary
 from machete.megakernel.errors import (
     AlignmentError,
+    DeviceError,
     DtypeError,
     OverlapError,
     SavedKernelError,
     ShapeMismatchError,
     StrideError,
     TargetError,
+    TensorTypeError,
     UnknownArgumentError,
 )
 from machete.megakernel.launch import saved
@@ -135,6 +139,55 @@ def test_names_that_the_kernel_does_not_have(file: Path) -> None:
         kernel.save(file, tensors={"x": torch.zeros(1000)})
 
 
+def test_what_is_no_tensor_is_refused(file: Path) -> None:
+    with pytest.raises(TensorTypeError, match="'x' is a ndarray"):
+        Megakernel.load(file, tensors={"x": np.zeros(1000, np.float32)})  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize("device", ["meta", "cuda:99", "cuda", "no such device"])
+def test_devices_that_are_not_there_are_refused(file: Path, monkeypatch: pytest.MonkeyPatch, device: str) -> None:
+    if device == "cuda":
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(DeviceError, match=device):
+        Megakernel.load(file, device=device)
+
+
+def test_a_tensor_without_memory_is_refused(file: Path) -> None:
+    with pytest.raises(DeviceError, match="cannot run on meta"):
+        Megakernel.load(file, tensors={"x": torch.zeros(1000, device="meta")})
+
+
+def test_the_first_card_that_fits_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    cards = [(12, 0), (9, 0), (9, 0)]
+    there = SimpleNamespace(major=9, minor=0, multi_processor_count=132)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(cards))
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=0: cards[device])
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: there)
+    plan: Any = SimpleNamespace(target=SimpleNamespace(compute_capability=(9, 0)), num_sms=4)
+    assert saved.device_for(plan, {}, None) == torch.device("cuda", 1)
+
+
+@pytest.mark.parametrize(
+    "name", ["saved.py", "artefact.py", "temporaries.py", "tensormap.py", "serial.py", "queues.py"]
+)
+def test_a_file_is_refused_once_the_modules_that_read_it_differ(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda path: read(path) + (b"# edited" if path.name == name else b""))
+    assert saved.protocol.__wrapped__() != saved.protocol()
+
+
+def test_a_file_has_the_permissions_of_others(file: Path) -> None:
+    new = file.with_name("new")
+    new.touch()
+    assert stat.S_IMODE(file.stat().st_mode) == stat.S_IMODE(new.stat().st_mode)
+    kernel, tensors = chain()
+    file.chmod(0o640)
+    kernel.save(file, tensors=tensors)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o640
+
+
 @pytest.mark.parametrize("length", [0, 100, 5000, -1])
 def test_a_damaged_file_is_refused(file: Path, length: int) -> None:
     data = file.read_bytes()
@@ -163,6 +216,8 @@ def test_a_card_of_another_architecture_is_refused(file: Path, monkeypatch: pyte
     there = SimpleNamespace(major=12, minor=0, multi_processor_count=170)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: there)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(TargetError, match=r"for sm_90a; cuda:0 has compute capability 12\.0"):
         Megakernel.load(file, device="cuda")
 

@@ -46,6 +46,7 @@ GROUPS = {
     "machete.ops.v1": "there are no ops: pip install machete-ops-dense, or write your own",
     "machete.tracers": "",
     "machete.cli": "",
+    "machete.settings": "",
 }
 
 #: Attributes of a device, as the CUDA driver numbers them.
@@ -222,7 +223,11 @@ def settings() -> Iterator[Finding]:
         except Exception as error:
             text, status = f"{_line(error)}; {getattr(error, 'why', '')}", WRONG
         yield Finding("settings", setting.variable, status, text)
-    for name in module.unknown():
+    announced = {entry.name: entry for entry in _entries("machete.settings")}
+    for name, entry in sorted(announced.items()):  # not loaded: packages may be what is broken
+        text = os.environ.get(name, "").strip() or "not set"
+        yield Finding("settings", name, OK, f"{text}. Read by {entry.module}.")
+    for name in module.unknown(announced):
         yield Finding("settings", name, WRONG, "is set, but nothing reads it: misspelt, or of another version")
 
 

@@ -1,5 +1,7 @@
 """Every environment variable that the runtime reads: typed, documented, and listed by `machete doctor`.
 
+Other packages announce theirs as entry points of the group `machete.settings`: the variable, and what reads it.
+
 Standard library only: `machete doctor` imports this module when nothing else can be imported. A variable is read when
 its value is asked for, not when this module is imported; an empty one counts as not set.
 """
@@ -7,7 +9,7 @@ its value is asked for, not when this module is imported; an empty one counts as
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -104,7 +106,7 @@ CACHE_BYTES = Setting(
 SETTINGS: tuple[Setting[Any], ...] = (CACHE, CACHE_DIR, CACHE_BYTES)
 
 
-def unknown() -> Iterator[str]:
-    """Variables that look like settings and are none: misspelt, or of another version."""
-    names = {setting.variable for setting in SETTINGS}
+def unknown(announced: Iterable[str] = ()) -> Iterator[str]:
+    """Variables that look like settings and are none, nor `announced` by a package: misspelt, or of another version."""
+    names = {setting.variable for setting in SETTINGS} | set(announced)
     return (name for name in sorted(os.environ) if name.startswith("MACHETE_") and name not in names)

@@ -9,12 +9,17 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from machete.megakernel import Megakernel
+from machete.megakernel.abi.errors import SettingError
+from machete.megakernel.launch import compilation
 from machete.megakernel.launch.cache.store import Store
 
 
@@ -54,6 +59,65 @@ def test_a_value_that_a_program_sets_counts(package: Any) -> None:
     module.OFFSET = 5.0
     assert package.run(module) == [5.0, 7.0, 9.0]
     assert package.compile().cached
+
+
+@pytest.mark.parametrize(
+    ("imported", "used"),
+    [
+        ("import cached_constants", "cached_constants.FACTOR"),
+        ("import cached_bystander", "cached_bystander.constants.FACTOR"),
+    ],
+    ids=["module", "module of a module"],
+)
+def test_a_value_that_a_program_sets_in_another_module_counts(package: Any, imported: str, used: str) -> None:
+    package.edit("cached_bystander", "UNUSED", "import cached_constants as constants\nUNUSED")
+    package.edit("cached_helper", "from cached_constants import FACTOR", imported)
+    package.edit("cached_helper", "value * FACTOR", f"value * {used}")
+    assert package.run() == [0.0, 2.0, 4.0]
+    module = package.load()
+    sys.modules["cached_constants"].FACTOR = 3.0
+    assert package.run(module) == [0.0, 3.0, 6.0]
+    assert package.compile(module).cached
+    assert package.run() == [0.0, 2.0, 4.0]
+
+
+@pytest.mark.parametrize("value", ["decimal.Decimal(0)", "Raising()"])
+def test_a_kernel_that_uses_what_has_no_description_is_not_kept(package: Any, store: Store, value: str) -> None:
+    raising = (
+        "class Raising:\n    def __getattr__(self, name): raise RuntimeError(name)\n    def __call__(self): pass\n"
+    )
+    package.edit("cached_op", "OFFSET = 0.0", f"import decimal\n{raising}OFFSET = 0.0\nODD = {value}")
+    package.edit("cached_op", "+ OFFSET", "+ (OFFSET if type(ODD) is not int else 1.0)")
+    assert [package.compile().cached for _ in range(2)] == [False, False]
+    assert list(store.objects()) == []
+
+
+def test_an_op_that_holds_what_has_no_description_is_not_kept(package: Any, store: Store) -> None:
+    package.edit("cached_op", "bias = 0.0", "bias = 0.0\n    odd = __import__('decimal').Decimal(0)")
+    assert [package.compile().cached for _ in range(2)] == [False, False]
+    assert list(store.objects()) == []
+
+
+def test_a_malformed_setting_is_said_before_compiling(package: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("machete.megakernel.launch.compiler.compile_kernel", None)
+    monkeypatch.setenv("MACHETE_CACHE_BYTES", "a lot")
+    with pytest.raises(SettingError, match="MACHETE_CACHE_BYTES"):
+        package.compile()
+
+
+def test_switched_off_nothing_is_described(package: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MACHETE_CACHE", "off")
+    monkeypatch.setattr("machete.megakernel.launch.cache.identity.Identity.of", lambda *_: pytest.fail("described"))
+    assert not package.compile().cached
+
+
+def test_a_known_kernel_is_found_while_another_is_compiled(package: Any) -> None:
+    module = package.load()
+    x = torch.zeros(512)
+    ops = module.Affine.schedule(x=x, y=torch.empty_like(x))
+    Megakernel(ops, arch="sm_90a").compile()
+    with ThreadPoolExecutor() as pool, compilation._lock:
+        assert pool.submit(Megakernel(ops, arch="sm_90a").compile).result(timeout=20)
 
 
 def test_values_in_a_closure_count(package: Any) -> None:

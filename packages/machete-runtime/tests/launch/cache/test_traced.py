@@ -119,6 +119,49 @@ def test_code_without_a_file_is_not_known() -> None:
     assert recorder.dependencies() is None
 
 
+def test_code_of_exec_is_not_known_but_methods_of_dataclasses_are(module: Callable[[str, str], Path]) -> None:
+    module(
+        "traced_written",
+        "import collections, dataclasses, typing\n"
+        "@dataclasses.dataclass\nclass Point:\n    x: int\n"
+        "Pair = collections.namedtuple('Pair', 'a b')\n"
+        "class Noted:\n    x: 'int'\n"
+        "exec('def written(): return 1')\n"
+        "def harmless(): return Point(1) == Point(2), Pair(1, 2), typing.get_type_hints(Noted)\n",
+    )
+    import traced_written
+
+    assert recorded(traced_written.harmless)
+    recorder = Recorder()
+    with recorder.recording():
+        traced_written.written()
+    assert recorder.dependencies() is None
+
+
+@pytest.mark.parametrize(
+    "statement", ["import traced_tuning", "from traced_package import traced_near as traced_tuning"]
+)
+def test_values_of_modules_that_a_function_imports(
+    module: Callable[[str, str], Path], tmp_path: Path, statement: str
+) -> None:
+    (tmp_path / "traced_package").mkdir()
+    module("traced_package/__init__", "")
+    module("traced_package/traced_near", "SCALE = 1\n")
+    module("traced_tuning", "SCALE = 1\n")
+    module("traced_local", f"def run():\n    {statement}\n    return traced_tuning.SCALE\n")
+    import traced_local
+
+    dependencies = recorded(traced_local.run)
+    assert not dependencies.changed()
+    name = "traced_package.traced_near" if "package" in statement else "traced_tuning"
+    sys.modules[name].SCALE = 2
+    try:
+        assert dependencies.changed() == f"{name}.SCALE has another value"
+    finally:
+        for loaded in ("traced_package", "traced_package.traced_near"):
+            sys.modules.pop(loaded, None)
+
+
 def test_under_a_profiler_nothing_is_known() -> None:
     recorder = Recorder()
     calls = []

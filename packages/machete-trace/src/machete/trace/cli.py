@@ -144,6 +144,8 @@ def _run_ops(file: Path, arch: str | None, num_sms: int | None, schedule: str) -
 
 def _run_program(file: Path, arguments: list[str]) -> list[Trace]:
     """Run a file as a program; the traces of all kernels that it has run."""
+    import torch
+
     from machete.megakernel.tooling import traced_kernels
 
     from .errors import NotTracedError
@@ -168,6 +170,8 @@ def _run_program(file: Path, arguments: list[str]) -> list[Trace]:
             why="only kernels can be traced",
             fix="have it run a Megakernel, or define ops() or OPS",
         )
+    for device in {kernel.device for kernel in ran if kernel.device.type == "cuda"}:
+        torch.cuda.synchronize(device)  # programs need not wait for the last launch
     return [Trace.of(kernel, kernel.report) for kernel in ran]
 
 

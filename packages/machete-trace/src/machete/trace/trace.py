@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import zipfile
+import zlib
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -28,6 +30,12 @@ if TYPE_CHECKING:
     from .report import Report
 
 FORMAT = 1
+
+#: What reading a file raises that is cut off, damaged, or something else.
+_NO_TRACE = (
+    *(OSError, EOFError, ValueError, LookupError, TypeError, AttributeError, NotImplementedError),
+    *(zipfile.BadZipFile, zlib.error),
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,22 +149,23 @@ class Trace:
                 meta = json.loads(file["meta"].tobytes())
             if meta["format"] != FORMAT:
                 raise ValueError(f"its format is {meta['format']}, not {FORMAT}")
-        except (OSError, ValueError, KeyError) as error:
+            alignment = meta["alignment"]
+            return cls(
+                plan=Plan.from_json(json.dumps(meta["plan"])),
+                where=meta["where"],
+                wall_us=meta["wall_us"],
+                alignment=Alignment(**{**alignment, "ns_per_cycle": tuple(alignment["ns_per_cycle"])}),
+                throttles=tuple(throttle and (*throttle,) for throttle in meta["throttles"]),
+                **arrays,
+            )
+        except _NO_TRACE as error:
+            reason = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) and error.args else str(error)
             raise TraceFileError(
-                what=f"{path} is no trace: {error}",
+                what=f"{path} is no trace: {reason}",
                 where="Trace.load",
                 why="a trace is what Trace.save, or `machete trace run`, has written",
                 fix="machete trace run graph.py --out FOLDER",
             ) from None
-        alignment = meta["alignment"]
-        return cls(
-            plan=Plan.from_json(json.dumps(meta["plan"])),
-            where=meta["where"],
-            wall_us=meta["wall_us"],
-            alignment=Alignment(**{**alignment, "ns_per_cycle": tuple(alignment["ns_per_cycle"])}),
-            throttles=tuple(throttle and (*throttle,) for throttle in meta["throttles"]),
-            **arrays,
-        )
 
 
 def decoded(plan: Plan, buffer: np.ndarray, where: str, wall_us: float | None) -> Trace:

@@ -11,7 +11,7 @@ import torch.nn.functional as functional
 from torch import Tensor
 
 from machete.megakernel import Fusion, RegisteredOp, ScheduledOp, register_op
-from machete.megakernel.errors import ShapeMismatchError
+from machete.megakernel.errors import ScheduleError, ShapeMismatchError
 
 from .op import TMA_ALIGNMENT, GemmOp
 
@@ -80,14 +80,19 @@ def _(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> Tensor
 
 def _save(ctx, inputs: tuple, output: Tensor) -> None:
     x, weight, bias, activation = inputs
+    if activation and any(ctx.needs_input_grad):
+        raise ScheduleError(
+            what=f"torch.ops.machete.linear has no gradients with activation {activation!r}",
+            where="torch.ops.machete.linear",
+            why="they need the values before the activation, which the fused kernel does not keep",
+            fix="machete.kernels.gemm.linear, which then applies it outside; or torch.no_grad()",
+        )
     ctx.save_for_backward(x, weight)
     ctx.bias_dtype = None if bias is None else bias.dtype
-    ctx.activation = activation
 
 
 def _gradients(ctx, dy: Tensor) -> tuple[Tensor | None, ...]:
     x, weight = ctx.saved_tensors
-    assert not ctx.activation  # `linear` applies it outside
     needs_x, needs_weight, needs_bias, _ = ctx.needs_input_grad
     return (
         grad_input(dy, weight) if needs_x else None,

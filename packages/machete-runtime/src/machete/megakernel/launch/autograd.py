@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from machete.megakernel.abi.errors import UnknownArgumentError, closest, listing
+from machete.megakernel.abi.errors import MissingTensorError, UnknownArgumentError, closest, listing
 
 from .library import NAMESPACE, Builder, Outputs, RegisteredOp, as_returned, schema_of
 
@@ -154,13 +154,15 @@ class DifferentiableOp:
             )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the forward list; autograd records it if an input requires a gradient."""
-        if kwargs or len(args) < len(self._inputs):
-            given = {**self._defaults, **dict(zip(self._inputs, args, strict=False)), **kwargs}
-            args = tuple(given[name] for name in self._inputs)
+        """Run the forward list; autograd records it if an input requires a gradient.
+
+        Raises `UnknownArgumentError` or `MissingTensorError` if the arguments are not those of the forward list.
+        """
+        if kwargs or len(args) != len(self._inputs):
+            args = self._bound(args, kwargs)
         if torch.is_grad_enabled():
             for index in self._constant:
-                if args[index].requires_grad:
+                if isinstance(args[index], torch.Tensor) and args[index].requires_grad:
                     raise self._no_gradient(self._inputs[index])
         if not self._mutated:
             return self._shown(self._forward(*args))
@@ -173,6 +175,31 @@ class DifferentiableOp:
             returned = _InPlace.apply(self, *args)
             return self._shown(returned[len(self._mutated) :])
         return self._shown(self._forward(*args))
+
+    def _bound(self, args: tuple, kwargs: dict[str, Any]) -> tuple:
+        """The arguments in the order of the inputs. Written out: torch.compile traces this, and not `inspect`."""
+        where, why = f"machete.{self._name}", f"its arguments are {listing(self._inputs)}"
+        if len(args) > len(self._inputs):
+            raise UnknownArgumentError(
+                what=f"{len(args)} arguments, {len(self._inputs)} expected",
+                where=where,
+                why=why,
+                fix="leave out the rest",
+            )
+        for name in kwargs:
+            if name not in self._inputs:
+                what = f"there is no argument `{name}`{closest(name, self._inputs)}"
+                raise UnknownArgumentError(what=what, where=where, why=why, fix="use these names")
+            if name in self._inputs[: len(args)]:
+                what = f"`{name}` is passed twice, by position and by name"
+                raise UnknownArgumentError(what=what, where=where, why=why, fix="pass it once")
+        given = {**self._defaults, **dict(zip(self._inputs, args, strict=False)), **kwargs}
+        missing = [name for name in self._inputs if name not in given]
+        if missing:
+            raise MissingTensorError(
+                what=f"{listing(missing)} not passed", where=where, why=why, fix="pass all of them"
+            )
+        return tuple(given[name] for name in self._inputs)
 
     def _no_gradient(self, name: str) -> UnknownArgumentError:
         return UnknownArgumentError(

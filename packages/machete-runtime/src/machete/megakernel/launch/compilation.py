@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from typing import TYPE_CHECKING
 
@@ -40,6 +41,9 @@ def artefact_of(
 
             return compile_kernel(kinds, layout, target, FLAGS, hooks, programmatic)[0]
     key = (tuple(kind.key for kind in kinds), layout, target, programmatic)
+    known = _known.get(key)  # without the lock: another thread may be waiting for a process that compiles
+    if known is not None:
+        return known
     with _lock:
         if key not in _known:
 
@@ -48,7 +52,9 @@ def artefact_of(
 
                 return compile_kernel(kinds, layout, target, FLAGS, None, programmatic)
 
-            _known[key] = cached(Identity.of(kinds, layout, target, FLAGS, programmatic), compile_now)
+            _known[key] = cached(
+                functools.partial(Identity.of, kinds, layout, target, FLAGS, programmatic), compile_now
+            )
         return _known[key]
 
 

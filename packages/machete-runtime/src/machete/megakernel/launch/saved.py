@@ -23,9 +23,11 @@ import torch
 
 from machete.megakernel.abi.declaration import OpDeclaration, TensorDeclaration
 from machete.megakernel.abi.errors import (
+    DeviceError,
     PlanError,
     SavedKernelError,
     TargetError,
+    TensorTypeError,
     UnknownArgumentError,
     listing,
 )
@@ -43,15 +45,21 @@ from .image import value_of
 from .slots import lies_in, same_memory
 from .temporaries import ARENA
 
-#: Modules, relative to the runtime, that define what is in the memory that host and device share.
+#: Modules, relative to the runtime, that define what is in the memory that host and device share, and in the file.
 _PROTOCOL = (
     "plan/program.py",
+    "plan/queues.py",
     "plan/record.py",
+    "plan/serial.py",
     "plan/shared.py",
     "device/waiting.py",
     "launch/alarm.py",
+    "launch/artefact.py",
     "launch/image.py",
+    "launch/saved.py",
     "launch/state.py",
+    "launch/temporaries.py",
+    "launch/tensormap.py",
 )
 
 _ALIGNMENT = 256  # what allocations of CUDA have at least
@@ -116,7 +124,7 @@ def save(
         "ops": ops,
         "classes": [_class_to_dict(kind) for kind in plan.kinds],
     }
-    replace_file(path, pack(header, {**artefact.sections(), "plan": plan.to_json().encode()}))
+    replace_file(path, pack(header, {**artefact.sections(), "plan": plan.to_json().encode()}), 0o666)
 
 
 def read(path: Path) -> SavedKernel:
@@ -137,7 +145,7 @@ def read(path: Path) -> SavedKernel:
 
 @functools.cache
 def protocol() -> str:
-    """Version of what host and device code agree on: a hash of the modules that define it."""
+    """Version of what host and device code, and files, agree on: a hash of the modules that define it."""
     runtime = Path(__file__).parents[1]
     return hashlib.sha256(b"".join((runtime / name).read_bytes() for name in _PROTOCOL)).hexdigest()
 
@@ -275,20 +283,51 @@ def allocate(info: TensorInfo) -> torch.Tensor:
     return raw[shift : shift + nbytes].view(info.dtype).as_strided(info.shape, info.strides)
 
 
+def _chosen(plan: Plan, tensors: Mapping[str, torch.Tensor], device: torch.device | str | None) -> torch.device:
+    """The device that was asked for, that of the tensors, or one that fits."""
+    if device is not None:
+        try:
+            return torch.device(device)
+        except (RuntimeError, TypeError) as error:
+            raise DeviceError(
+                what=f"{device!r} is no device",
+                where="Megakernel.load",
+                why=str(error).partition("\n")[0],
+                fix='device="cuda", or device="cpu"',
+            ) from None
+    if tensors:
+        return next(iter(tensors.values())).device
+    cards = range(torch.cuda.device_count() if torch.cuda.is_available() else 0)
+    fits = (card for card in cards if torch.cuda.get_device_capability(card) == plan.target.compute_capability)
+    first = next(fits, None)
+    return torch.device("cpu") if first is None else torch.device("cuda", first)
+
+
 def device_for(plan: Plan, tensors: Mapping[str, torch.Tensor], device: torch.device | str | None) -> torch.device:
     """Where a loaded kernel runs: as asked for, else where the tensors are, else on a card that fits, else simulated.
 
-    Raises `TargetError` or `PlanError` if the plan was not made for this device.
+    Raises `TensorTypeError` for what is no tensor, `DeviceError` for a device that is not there or not ours, and
+    `TargetError` or `PlanError` if the plan was not made for this device.
     """
-    if device is not None:
-        chosen = torch.device(device)
-    elif tensors:
-        chosen = next(iter(tensors.values())).device
-    else:
-        fits = torch.cuda.is_available() and torch.cuda.get_device_capability() == plan.target.compute_capability
-        chosen = torch.device("cuda" if fits else "cpu")
-    if chosen.type != "cuda":
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, torch.Tensor):
+            raise TensorTypeError(
+                what=f"{name!r} is a {type(tensor).__qualname__}",
+                where="Megakernel.load(tensors=…)",
+                why="a kernel works on the memory of torch tensors",
+                fix="torch.from_numpy or torch.as_tensor, which may share the memory",
+            )
+    chosen = _chosen(plan, tensors, device)
+    if chosen.type == "cpu":
         return chosen
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if chosen.type != "cuda" or (chosen.index or 0) >= count:
+        raise DeviceError(
+            what=f"a kernel cannot run on {chosen}",
+            where="Megakernel.load",
+            why=f"devices are CUDA cards, {count} of which torch sees, and the CPU, which simulates one",
+            fix='leave out `device`, or device="cpu"',
+        )
     chosen = torch.device("cuda", torch.cuda.current_device() if chosen.index is None else chosen.index)
     there = torch.cuda.get_device_properties(chosen)
     if (there.major, there.minor) != plan.target.compute_capability:

@@ -41,7 +41,10 @@ class Identity:
     def of(
         cls, kinds: Sequence[Kind], layout: SharedLayout, target: Target, flags: str, programmatic: bool
     ) -> Identity:
-        """The identity of the kernel with these kinds, compiled with these flags of the DSL."""
+        """The identity of the kernel with these kinds, compiled with these flags of the DSL.
+
+        Raises `UndescribableError` if what the kinds hold has no description: then no other kernel is known to be it.
+        """
         return cls(
             {
                 "target": asdict(target),
@@ -67,7 +70,8 @@ class Identity:
 
 def _kind_digest(kind: Kind) -> str:
     """Hash of all that a kind's code follows from; config by value, since its texts may have addresses in them."""
-    text = f"{replace(kind, config_texts={})!r} {describe(kind.op)} {describe(kind.config)}"
+    described = f"{describe(kind.op)} {describe(kind.config)}"  # first: the repr of what has one is harmless
+    text = f"{replace(kind, config_texts={})!r} {described}"
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -12,6 +12,7 @@ from machete.megakernel import settings
 
 from ..artefact import Artefact
 from ..container import DamagedError, pack, unpack
+from .description import UndescribableError
 from .identity import Identity
 from .store import Store, Variant, default_folder
 from .traced import Dependencies
@@ -22,11 +23,21 @@ logger = logging.getLogger("machete.megakernel")
 Compile = Callable[[], tuple[Artefact, Dependencies | None]]
 
 
-def cached(identity: Identity, compile_now: Compile) -> Artefact:
-    """The artefact of an identity: from disk if nothing that it was traced from has changed, else compiled."""
-    if not settings.CACHE.get():
+def cached(identify: Callable[[], Identity], compile_now: Compile) -> Artefact:
+    """The artefact of an identity: from disk if nothing that it was traced from has changed, else compiled.
+
+    `identify` may raise `UndescribableError`: then it is compiled, and not kept. Raises `SettingError` before anything
+    else if one of the cache's settings is malformed.
+    """
+    switched_on, nbytes = settings.CACHE.get(), settings.CACHE_BYTES.get()
+    if not switched_on:
         return compile_now()[0]
     store = Store(default_folder())
+    try:
+        identity = identify()
+    except UndescribableError as error:
+        logger.info("kernel cache: not kept: the ops hold what has no description (%s)", error)
+        return compile_now()[0]
     found = find(store, identity)
     if found is not None:
         return found
@@ -36,9 +47,11 @@ def cached(identity: Identity, compile_now: Compile) -> Artefact:
             return found
         artefact, dependencies = compile_now()
         if dependencies is None:
-            logger.info("kernel cache: not kept: it is not known which files all of its code was traced from")
+            logger.info(
+                "kernel cache: not kept: it is not known which files and values all of its code was traced from"
+            )
         else:
-            keep(store, identity, artefact, dependencies)
+            keep(store, identity, artefact, dependencies, nbytes)
         return artefact
 
 
@@ -73,15 +86,15 @@ def find(store: Store, identity: Identity, level: int = logging.WARNING) -> Arte
     return None
 
 
-def keep(store: Store, identity: Identity, artefact: Artefact, dependencies: Dependencies) -> None:
-    """Write a compilation to the store, if that is possible."""
+def keep(store: Store, identity: Identity, artefact: Artefact, dependencies: Dependencies, nbytes: int) -> None:
+    """Write a compilation to the store, which may have `nbytes`, if that is possible."""
     data = pack({**artefact.header(), "identity": identity.digest}, artefact.sections())
     digest = hashlib.sha256(data).hexdigest()
     variant = Variant(dependencies.files, dependencies.values, digest, time.time(), artefact.compile_seconds)
     try:
         store.write(identity.digest, identity.facts, variant, data)
         with contextlib.suppress(OSError):
-            store.shrink(settings.CACHE_BYTES.get())
+            store.shrink(nbytes)
     except OSError as error:
         logger.warning("kernel cache: nothing is kept in %s: %s", store.folder, _reason(error))
 

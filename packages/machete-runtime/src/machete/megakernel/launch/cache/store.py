@@ -16,8 +16,9 @@ import hashlib
 import json
 import logging
 import os
+import secrets
 import shutil
-import tempfile
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -203,17 +204,23 @@ def _digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
-def replace_file(path: Path, data: bytes) -> None:
-    """Write a file so that others see all of it, or what was there before; also after a crash of the machine."""
+def replace_file(path: Path, data: bytes, mode: int = 0o600) -> None:
+    """Write a file so that others see all of it, or what was there before; also after a crash of the machine.
+
+    It has the permissions of the file that was there, else `mode` less the umask: for its owner alone, as the cache is.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=path.parent)
+    beside = path.parent / f".{secrets.token_hex(8)}.tmp"
+    handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         with os.fdopen(handle, "wb") as file:
+            with contextlib.suppress(OSError):
+                os.fchmod(file.fileno(), stat.S_IMODE(path.stat().st_mode))
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        Path(name).replace(path)
+        beside.replace(path)
     except BaseException:
         with contextlib.suppress(OSError):
-            Path(name).unlink()
+            beside.unlink()
         raise

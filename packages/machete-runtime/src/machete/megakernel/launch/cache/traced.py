@@ -12,6 +12,7 @@ import ast
 import functools
 import gc
 import hashlib
+import logging
 import sys
 import sysconfig
 import types
@@ -21,7 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .description import VERSIONED, describe
+from .description import VERSIONED, UndescribableError, describe
+
+logger = logging.getLogger("machete.megakernel")
 
 _STANDARD_LIBRARY = tuple(
     str(Path(sysconfig.get_path(name)).resolve()) + "/" for name in ("stdlib", "platstdlib") if sysconfig.get_path(name)
@@ -29,6 +32,8 @@ _STANDARD_LIBRARY = tuple(
 
 
 _INCIDENTAL = frozenset({"logging", "warnings", "importlib._bootstrap", "importlib._bootstrap_external"})
+#: They evaluate text that is in the files of the classes: annotations, and methods to be.
+_EVALUATORS = frozenset({"typing", "annotationlib", "dataclasses", "collections"})
 _COMPILER = "machete.megakernel.launch.compiler"  # nothing above it was called by what is traced
 
 
@@ -54,7 +59,11 @@ class Dependencies:
             loaded = sys.modules.get(module)
             # Not loaded: its values will be what its file says, and that is the same.
             for name, digest in values.items() if loaded is not None else ():
-                if _value_digest(vars(loaded).get(name)) != digest:
+                try:
+                    same = _value_digest(vars(loaded).get(name)) == digest
+                except UndescribableError:
+                    same = False
+                if not same:
                     return f"{module}.{name} has another value"
         return ""
 
@@ -63,7 +72,8 @@ class Recorder:
     """Sees which functions run; `dependencies()` says afterwards what they depend on.
 
     Attributes:
-        complete: False if somebody else was profiling, or code ran that has no file: then nobody knows it all.
+        complete: False if somebody else was profiling, code ran that has no file, or a value has no description: then
+            nobody knows it all.
     """
 
     def __init__(self) -> None:
@@ -103,29 +113,66 @@ class Recorder:
             if not isinstance(module, str) or _is_versioned(module, code.co_filename):
                 continue
             if code.co_filename.startswith("<"):
-                if code.co_filename != "<string>":  # methods that dataclasses write, whose class is in a file
+                if not _is_written_by_python(code, module):
+                    logger.debug("kernel cache: %s of %s has no file", code.co_name, module)
                     self.complete = False
                 continue
             files.add(code.co_filename)
             loaded = sys.modules.get(module)
             if loaded is not None:
-                found = values.setdefault(module, {})
-                for name in code.co_names:
-                    if name in vars(loaded) and name not in found:
-                        found[name] = _value_digest(vars(loaded)[name])
+                self._add_values(values, loaded, code)
         digests = {path: file_digest(path) for path in sorted(_with_imports(files))}
         known = {path: digest for path, digest in digests.items() if digest is not None}
         if not self.complete or len(known) < len(digests):
             return None
         return Dependencies(known, values)
 
+    def _add_values(self, values: dict[str, dict[str, str]], module: types.ModuleType, code: types.CodeType) -> None:
+        """Add the module's values that code may use by its names, and those of modules that it reaches by them."""
+        package = getattr(module, "__package__", None) or ""
+        # Modules that functions import themselves: `from . import near` names `near` alone.
+        imported = [sys.modules.get(path) for name in code.co_names if name for path in (name, f"{package}.{name}")]
+        pending = [module, *(one for one in imported if one is not None)]
+        visited: set[str] = set()
+        while pending:
+            one = pending.pop()
+            path = one.__name__
+            if path in visited or _is_versioned(path, getattr(one, "__file__", None) or ""):
+                continue
+            visited.add(path)
+            if sys.modules.get(path) is not one:  # nobody finds it again by its name
+                self.complete = False
+                continue
+            found = values.setdefault(path, {})
+            for name in code.co_names:
+                if name not in vars(one):
+                    continue
+                value = vars(one)[name]
+                if isinstance(value, types.ModuleType):
+                    pending.append(value)
+                if name not in found:
+                    try:
+                        found[name] = _value_digest(value)
+                    except UndescribableError as error:
+                        logger.debug("kernel cache: %s.%s has no description: %s", path, name, error)
+                        self.complete = False
+
+
+def _is_written_by_python(code: types.CodeType, module: str) -> bool:
+    """Whether code without a file is that of a dataclass or named tuple, whose class is in a file."""
+    special = code.co_name.startswith("__") and code.co_name.endswith("__")
+    return code.co_filename == "<string>" and (special or module.startswith("namedtuple_"))
+
 
 def _is_incidental(frame: types.FrameType) -> bool:
-    """Whether a function runs because something was logged or imported: log handlers and finders of others.
+    """Whether code runs because something was logged or imported (log handlers and finders of others), or annotated.
 
     What an imported module is made of is known from the import statement.
     """
     caller = frame.f_back
+    is_text = frame.f_code.co_filename == "<string>" and frame.f_code.co_name == "<module>"
+    if is_text and caller is not None and caller.f_globals.get("__name__") in _EVALUATORS:
+        return True
     while caller is not None:
         name = caller.f_globals.get("__name__")
         if name in _INCIDENTAL:
@@ -143,6 +190,7 @@ def _is_versioned(module: str, filename: str) -> bool:
 
 
 def _value_digest(value: Any) -> str:
+    """Raises `UndescribableError`."""
     return hashlib.sha256(describe(value).encode()).hexdigest()[:16]
 
 
