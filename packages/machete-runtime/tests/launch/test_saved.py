@@ -139,6 +139,28 @@ def test_names_that_the_kernel_does_not_have(file: Path) -> None:
         kernel.save(file, tensors={"x": torch.zeros(1000)})
 
 
+@pytest.mark.parametrize("name", [5, "a b", "sync", "replace", ""])
+def test_a_name_is_a_keyword_of_run(op_classes: SimpleNamespace, tmp_path: Path, name: Any) -> None:
+    x = torch.ones(100)
+    kernel = Megakernel(op_classes.Scale.schedule(x=x, y=torch.zeros(100)))
+    with pytest.raises(UnknownArgumentError, match="cannot be the name of a tensor"):
+        kernel.save(tmp_path / "kernel", tensors={name: x})
+    assert not (tmp_path / "kernel").exists()
+
+
+@pytest.mark.parametrize("part", [slice(0, 100), slice(0, 50)])
+def test_one_name_for_memory(op_classes: SimpleNamespace, tmp_path: Path, part: slice) -> None:
+    x = torch.ones(100)
+    kernel = Megakernel(op_classes.Scale.schedule(x=x, y=torch.zeros(100)))
+    with pytest.raises(UnknownArgumentError, match="'p' and 'q' share memory"):
+        kernel.save(tmp_path / "kernel", tensors={"p": x, "q": x[part]})
+
+
+def test_a_loaded_kernel_is_not_saved(file: Path, tmp_path: Path) -> None:
+    with pytest.raises(SavedKernelError, match="copy the file"):
+        Megakernel.load(file).save(tmp_path / "again")
+
+
 def test_what_is_no_tensor_is_refused(file: Path) -> None:
     with pytest.raises(TensorTypeError, match="'x' is a ndarray"):
         Megakernel.load(file, tensors={"x": np.zeros(1000, np.float32)})  # type: ignore[dict-item]

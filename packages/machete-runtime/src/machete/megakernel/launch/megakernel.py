@@ -164,7 +164,7 @@ class Megakernel:
         self.tensors: dict[str, torch.Tensor] = {}
         self.report: RunReport | None = None
         self._ops, self._arena_bytes = ops, arena_bytes
-        self._artefact = artefact
+        self._artefact, self._loaded = artefact, artefact is not None
         self._patience = _checked_timeout(timeout, device)
         if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
             raise PlanError(
@@ -200,6 +200,13 @@ class Megakernel:
                 where="Megakernel.save",
                 why="its code writes for a tracer, which is not saved with it",
                 fix="save Megakernel(ops) without trace",
+            )
+        if self._loaded:
+            raise SavedKernelError(
+                what="a kernel that was loaded cannot be saved",
+                where="Megakernel.save",
+                why="it has code, but not the op classes that a file describes",
+                fix="copy the file that it was loaded from",
             )
         bound = self._bound or self._bind()
         with self._lock:

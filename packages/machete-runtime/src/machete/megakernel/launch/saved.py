@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 import types
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from typing import Any
 
 import torch
 
-from machete.megakernel.abi.declaration import OpDeclaration, TensorDeclaration
+from machete.megakernel.abi.declaration import RESERVED_NAMES, OpDeclaration, TensorDeclaration
 from machete.megakernel.abi.errors import (
     DeviceError,
     PlanError,
@@ -166,6 +167,22 @@ def _named(binding: Binding, given: dict[str, TensorInfo]) -> dict[str, TensorIn
     """A name for all memory outside of the kernel: those that are given, then what ops call it, where that is clear."""
     where = "Megakernel.save(tensors=…)"
     infos = [binding.now(number) for number in range(len(binding.views))]
+    for name in given:
+        if not (isinstance(name, str) and name.isidentifier()) or name in RESERVED_NAMES:
+            raise UnknownArgumentError(
+                what=f"{name!r} cannot be the name of a tensor",
+                where=where,
+                why="whoever loads the kernel passes tensors as keyword arguments of `run`, beside its own",
+                fix="use another identifier",
+            )
+    for (one, info), (other, second) in itertools.combinations(given.items(), 2):
+        if info.overlaps(second):
+            raise UnknownArgumentError(
+                what=f"{one!r} and {other!r} share memory",
+                where=where,
+                why="one name stands for all of a tensor, parts included",
+                fix="name the larger one only, and pass that where the kernel is loaded",
+            )
     for name, info in given.items():
         if not any(lies_in(view, info) for view in infos):
             raise UnknownArgumentError(
