@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -41,7 +43,26 @@ def layer() -> list[ScheduledOp]:
     return norm + gemm + glu + AddOp.schedule(a=gated, b=x, y=total)
 
 
+#: In a process of its own: says whether the kernel was found, and whether the compiler was imported.
+PROGRAM = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from {Path(__file__).stem} import layer
+from machete.megakernel import Megakernel
+print(Megakernel(layer(), arch="sm_90a").compile().cached, "machete.megakernel.launch.compiler" in sys.modules)
+"""
+
+
 def test_a_warm_process_traces_nothing() -> None:
+    """Two processes without pytest, which rewrites what it imports."""
+    outputs = [
+        subprocess.run([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, text=True, check=True).stdout.split()
+        for _ in range(2)
+    ]
+    assert outputs == [["False", "True"], ["True", "False"]]
+
+
+def test_what_was_compiled_is_found() -> None:
     assert not Megakernel(layer(), arch="sm_90a").compile().cached
     compilation.forget()
     assert Megakernel(layer(), arch="sm_90a").compile().cached

@@ -162,6 +162,24 @@ def test_values_of_modules_that_a_function_imports(
             sys.modules.pop(loaded, None)
 
 
+def test_a_process_need_not_have_imported_what_was_traced(module: Callable[[str, str], Path], tmp_path: Path) -> None:
+    (tmp_path / "traced_parent").mkdir()
+    module("traced_parent/__init__", "")
+    module("traced_parent/traced_child", "SCALE = 1\n")
+    module(
+        "traced_chain",
+        "import traced_parent.traced_child\ndef run(): return traced_parent.traced_child.SCALE\n",
+    )
+    import traced_chain
+
+    dependencies = recorded(traced_chain.run)
+    assert dependencies.values["traced_parent.traced_child"]
+    del sys.modules["traced_parent"].traced_child  # as in a process that has only imported the package
+    del sys.modules["traced_parent.traced_child"]
+    assert not dependencies.changed()
+    sys.modules.pop("traced_parent")
+
+
 def test_under_a_profiler_nothing_is_known() -> None:
     recorder = Recorder()
     calls = []

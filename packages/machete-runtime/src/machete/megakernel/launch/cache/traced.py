@@ -150,6 +150,8 @@ class Recorder:
                 value = vars(one)[name]
                 if isinstance(value, types.ModuleType):
                     pending.append(value)
+                    if value.__name__ == f"{path}.{name}":  # it is there once somebody has imported it
+                        continue
                 if name not in found:
                     try:
                         found[name] = _value_digest(value)
