@@ -64,6 +64,31 @@ def test_verify_and_clear_what_is_damaged(store: Store) -> None:
     assert "3 files are sound, 0 damaged" in machete("verify")
 
 
+@pytest.mark.parametrize("content", ["[" * 100_000, "{}", ""])
+def test_an_entry_of_any_content_is_damaged(store: Store, content: str) -> None:
+    broken = next(store.entries())
+    broken.write_text(content)
+    assert f"damaged: {broken}" in machete("verify", status=1)
+    assert "1 kernels" in machete("list")
+    machete("clear", "--damaged")
+    assert not broken.exists()
+
+
+def test_a_folder_in_the_place_of_a_file(store: Store) -> None:
+    for path in (next(store.entries()), next(store.objects())):
+        path.unlink()
+        path.mkdir()
+        (path / "file").touch()
+    assert "2 damaged" in machete("verify", status=1)
+    machete("clear", "--damaged")
+    assert "0 damaged" in machete("verify")
+
+
+def test_a_setting_that_is_none(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MACHETE_CACHE", "maybe")
+    assert "MACHETE_CACHE='maybe'" in machete("list", status=1)
+
+
 def test_clear(store: Store) -> None:
     assert "removed 2 kernels" in machete("clear")
     assert "removed 0 kernels" in machete("clear")  # nothing there is nothing wrong

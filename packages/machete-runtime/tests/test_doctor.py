@@ -109,6 +109,12 @@ def test_a_cache_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert by_name(doctor.cache())["disk"].status == WRONG
 
 
+def test_a_cache_that_is_a_link_to_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "nothing")
+    monkeypatch.setenv("MACHETE_CACHE_DIR", str(tmp_path / "link"))
+    assert by_name(doctor.cache())["disk"].status == WRONG
+
+
 def test_a_stray_init_hides_packages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     stray = tmp_path / "machete" / "kernels" / "__init__.py"
     stray.parent.mkdir(parents=True)

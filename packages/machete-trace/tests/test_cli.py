@@ -54,6 +54,14 @@ def test_a_graph_is_run_and_reported(tmp_path: Path) -> None:
     assert as_json == json.loads((out / "report.json").read_text())
 
 
+def test_a_graph_that_is_imported(tmp_path: Path) -> None:
+    (tmp_path / "the_graph_of_this_test.py").write_text(GRAPH)
+    (tmp_path / "graph.py").write_text("from the_graph_of_this_test import ops\n")
+    result = run("run", tmp_path / "graph.py", "--out", tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    assert {path.name for path in (tmp_path / "out").iterdir()} == FILES
+
+
 def test_a_program_is_run_with_its_arguments_and_its_kernels_are_traced(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
     out = tmp_path / "out"

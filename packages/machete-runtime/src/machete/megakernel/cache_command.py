@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -27,7 +29,7 @@ def list_kernels(
     if as_json:
         typer.echo(json.dumps({"folder": str(store.folder), "kernels": list(map(asdict, found))}, indent=2))
         return
-    state = "" if settings.CACHE.get() else " (switched off by MACHETE_CACHE)"
+    state = "" if _is_on() else " (switched off by MACHETE_CACHE)"
     typer.echo(f"{store.folder}{state}: {len(found)} kernels, {_size(sum(kernel.nbytes for kernel in found))}")
     if found:
         from rich.console import Console
@@ -78,7 +80,7 @@ def clear_files(
         if damaged:
             broken = verify(store)[1]
             for one in broken:
-                one.path.unlink(missing_ok=True)
+                _remove(one.path)
             typer.echo(f"removed {len(broken)} damaged files")
         else:
             count = sum(1 for _ in store.objects())
@@ -103,6 +105,22 @@ def _store():  # type: ignore[no-untyped-def]
     except MacheteError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from None
+
+
+def _is_on() -> bool:
+    try:
+        return settings.CACHE.get()
+    except MacheteError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from None
+
+
+def _remove(path: Path) -> None:
+    """Remove what lies in the place of a file, whatever it is."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _size(nbytes: float) -> str:

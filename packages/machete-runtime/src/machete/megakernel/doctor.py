@@ -240,8 +240,11 @@ def cache() -> Iterator[Finding]:
     nbytes = sum(path.stat().st_size for path in objects)
     yield Finding("cache", "kernels", OK, f"{len(objects)} in {folder}, {nbytes / 2**20:.1f} MiB")
     place = folder
-    while not place.exists():
+    while not place.exists() and not place.is_symlink():
         place = place.parent
+    if not place.exists():
+        yield Finding("cache", "disk", WRONG, f"{place} is a link to nothing: kernels are compiled in every process")
+        return
     writable = place.is_dir() and os.access(place, os.W_OK)
     free = shutil.disk_usage(place).free
     text = (

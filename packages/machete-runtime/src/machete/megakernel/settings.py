@@ -65,7 +65,10 @@ def _switch(text: str) -> bool:
 
 
 def _folder(text: str) -> Path:
-    path = Path(text).expanduser()
+    try:
+        path = Path(text).expanduser()
+    except RuntimeError as error:  # ~somebody who is not there
+        raise ValueError(str(error)) from None
     if not path.is_absolute():
         raise ValueError("it is an absolute path: programs start in different folders")
     return path

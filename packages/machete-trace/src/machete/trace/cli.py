@@ -125,6 +125,9 @@ def _defines_ops(file: Path) -> bool:
     functions = {node.name for node in body if isinstance(node, ast.FunctionDef)}
     targets = [target for node in body if isinstance(node, ast.Assign) for target in node.targets]
     targets += [node.target for node in body if isinstance(node, ast.AnnAssign)]
+    imported = [alias for node in body if isinstance(node, ast.ImportFrom) for alias in node.names]
+    functions |= {alias.asname or alias.name for alias in imported} & {"ops"}
+    targets += [ast.Name(alias.asname or alias.name) for alias in imported]
     return "ops" in functions or any(isinstance(target, ast.Name) and target.id == "OPS" for target in targets)
 
 

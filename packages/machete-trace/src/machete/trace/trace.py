@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import zipfile
 import zlib
 from dataclasses import dataclass
@@ -125,7 +126,7 @@ class Trace:
         return profile_of(self)
 
     def save(self, path: Path) -> None:
-        """Write everything to one file, which `load` reads."""
+        """Write everything to one file, which `load` reads; it appears when it is whole."""
         meta = {
             "format": FORMAT,
             "plan": self.plan.to_dict(),
@@ -137,8 +138,13 @@ class Trace:
         arrays: dict[str, Any] = {
             name: getattr(self, name) for name in ("time", "type", "value", "begin", "lost", "sm_ids")
         }
-        with path.open("wb") as file:
-            np.savez_compressed(file, meta=np.frombuffer(json.dumps(meta).encode(), dtype=np.uint8), **arrays)
+        beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        try:
+            with beside.open("wb") as file:
+                np.savez_compressed(file, meta=np.frombuffer(json.dumps(meta).encode(), dtype=np.uint8), **arrays)
+            beside.replace(path)
+        finally:
+            beside.unlink(missing_ok=True)
 
     @classmethod
     def load(cls, path: Path) -> Trace:

@@ -30,7 +30,7 @@ from machete.megakernel.authoring import (
 from .epilogue import fetch_pair, rounded_pair, store_pair, unpacked_pair
 from .gemv import apply_fusion
 from .mma_sync import multiply
-from .op import PAGE_BYTES, GemmOp, Tensors
+from .op import PAGE_BYTES, GemmOp, Tensors, operands
 
 MAX_ROWS = 16
 UNIT = 32  # columns of K that the four lanes of a row read at once, 16 bytes each: two steps of the MMA
@@ -79,11 +79,6 @@ def tile_columns(op: ScheduledOp) -> int:
         return tiles / (-(-tiles // TYPICAL_SMS) * TYPICAL_SMS)
 
     return next((columns for columns in TILE_COLUMNS if evenness(columns) >= EVEN), max(TILE_COLUMNS, key=evenness))
-
-
-def operands(op: ScheduledOp) -> int:
-    """1, or 2 with a GLU's second matrix."""
-    return 1 + sum(slot == "combine" for slot, _, _ in op.op.fusion_types)
 
 
 def lowered(op: ScheduledOp) -> ScheduledOp:

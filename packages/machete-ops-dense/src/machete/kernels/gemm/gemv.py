@@ -20,7 +20,7 @@ from machete.megakernel.authoring import (
     sync_compute_threads,
 )
 
-from .op import PAGE_BYTES, GemmOp
+from .op import PAGE_BYTES, GemmOp, operands
 
 VECTOR = 8  # elements of a 16-byte access
 MAX_ROWS = 4
@@ -50,11 +50,6 @@ def fits(op: ScheduledOp) -> bool:
 def padded_rows(op: ScheduledOp) -> int:
     """Rows of a that the code is for: the next power of two."""
     return 1 << (max(op.extents["M"], 1) - 1).bit_length()
-
-
-def operands(op: ScheduledOp) -> int:
-    """1, or 2 with a GLU's second matrix."""
-    return 1 + sum(slot == "combine" for slot, _, _ in op.op.fusion_types)
 
 
 def stage_rows(op: ScheduledOp) -> int | None:

@@ -221,6 +221,11 @@ def step_columns(tile_m: int, tile_n: int) -> int:
     return STEP_COLUMNS.get((tile_m, tile_n), TILE_K)
 
 
+def operands(op: ScheduledOp) -> int:
+    """Matrices that the rows of a are multiplied by: 1, or 2 with a GLU's second one."""
+    return 1 + sum(slot == "combine" for slot, _, _ in op.op.fusion_types)
+
+
 def operand_pages(rows: int, columns: int) -> int:
     """Pages that this much of an operand takes in a stage."""
     return -(-rows * columns * 2 // PAGE_BYTES)

@@ -127,7 +127,7 @@ class Store:
             if sealed["sha256"] != _digest(body):
                 raise DamagedError("its content and its hash do not agree")
             entry = Entry(body["facts"], tuple(Variant(**variant) for variant in body["variants"]))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise DamagedError(f"it is no entry ({type(error).__name__})") from error
         if _digest(entry.facts) != path.stem:
             raise DamagedError("it is the entry of another kernel")
