@@ -169,7 +169,7 @@ def test_fewer_rows_at_run_time(streaming, run, random, poisoned, error) -> None
 
 X = torch.zeros(4, 64)
 WRONG = {
-    "eps": (ConfigError, {"eps": -1.0}, "at least 0"),
+    "eps": (ConfigError, {"eps": -1.0}, "a number from 0 to"),
     "ints": (DtypeError, {"x": X.int(), "y": X.int()}, "float32"),
     "dtypes differ": (DtypeError, {"y": X.half()}, "make y torch.float32"),
     "weight too long": (ShapeMismatchError, {"weight": torch.zeros(65)}, "dim D"),
