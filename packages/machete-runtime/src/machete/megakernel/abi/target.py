@@ -26,12 +26,13 @@ class Throttle:
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            if type(value) is not int or value < 1:
+            least = 0 if name == "ramp" else 1
+            if type(value) is not int or value < least:
                 raise PlanError(
                     what=f"{name}={value!r}",
                     where="Throttle",
                     why="it is a number of bytes",
-                    fix="use an int of at least 1",
+                    fix=f"use an int of at least {least}",
                 )
 
     def pages(self, page_bytes: int, stage_pages: int, ring_pages: int) -> tuple[int, int, int]:
