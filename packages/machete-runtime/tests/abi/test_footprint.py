@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 
 import pytest
 import torch
@@ -100,20 +99,18 @@ def columns(begin: int, end: int, step: int = 1) -> Footprint:
         ),
     ],
 )
+@pytest.mark.timeout(10)  # by trying all, it would take minutes
 def test_large_slices_are_decided_exactly_and_at_once(one, other, expected):
-    started = time.perf_counter()
     assert one.overlaps(other) == other.overlaps(one) == expected
-    assert time.perf_counter() - started < 0.05
 
 
+@pytest.mark.timeout(10)
 def test_when_unsure_the_answer_is_yes():
     """n steps of about 3000 bytes reach 3001·n plus an even number up to 22·n, so never 100·3001 + 1; but that is
     a sum of four strides in too many ways to try."""
     one = Footprint(0, (200, 200, 200, 200), (3023, 3019, 3011, 3001), 1)
     other = Footprint(100 * 3001 + 1, (), (), 1)
-    started = time.perf_counter()
     assert one.overlaps(other)
-    assert time.perf_counter() - started < 0.05
 
 
 def test_odd_and_even_addresses_are_told_apart_however_many_sums_there_are():

