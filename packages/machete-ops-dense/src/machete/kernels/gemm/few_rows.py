@@ -504,16 +504,15 @@ class SharedSums:
 
     @cute.jit
     def take_over(self, dependencies, partial, tile, own, totals):
-        """The totals of all slices, in their order, the own one last. Leaves zeros behind for the next launch."""
+        """For warps with a piece: the totals of all slices, in their order, the own one last. Leaves zeros behind."""
         everything = cute.make_rmem_tensor((cute.size(totals),), Float32)
         everything.fill(0.0)
         address_of = self._partial
-        if self.has_piece():
-            for number in cutlass.range(own, unroll=1):
-                for matrix in cutlass.range_constexpr(cute.size(totals) // 2):
-                    pair = dependencies.take_tagged(address_of(partial, tile, number, matrix))
-                    for i in cutlass.range_constexpr(2):
-                        everything[matrix * 2 + i] = everything[matrix * 2 + i] + pair[i]
+        for number in cutlass.range(own, unroll=1):
+            for matrix in cutlass.range_constexpr(cute.size(totals) // 2):
+                pair = dependencies.take_tagged(address_of(partial, tile, number, matrix))
+                for i in cutlass.range_constexpr(2):
+                    everything[matrix * 2 + i] = everything[matrix * 2 + i] + pair[i]
         for i in cutlass.range_constexpr(cute.size(totals)):
             everything[i] = everything[i] + totals[i]
         return everything

@@ -228,10 +228,16 @@ def _entries(cls: type[Op]) -> Iterator[tuple[str, str, torch.dtype | None, tupl
             yield table, name, dtype, dims
 
 
+def _check_tuple(cls: type[Op], attribute: str, of: str, example: str) -> None:
+    """One name alone is easily written without its comma."""
+    value = getattr(cls, attribute)
+    if not isinstance(value, tuple):
+        fix = f"{attribute} = ({value!r},)" if isinstance(value, str) else f'{attribute} = ("{example}",)'
+        raise _error(cls, f"{attribute} is {value!r}", f"{attribute} is a tuple of {of}", fix)
+
+
 def _check_resizable(cls: type[Op], dims: tuple[str, ...]) -> None:
-    if not isinstance(cls.resizable, tuple):
-        fix = f"resizable = ({cls.resizable!r},)" if isinstance(cls.resizable, str) else 'resizable = ("N",)'
-        raise _error(cls, f"resizable is {cls.resizable!r}", "resizable is a tuple of dim names", fix)
+    _check_tuple(cls, "resizable", "dim names", "N")
     for dim in cls.resizable:
         if dim not in dims:
             what = f"resizable names dim {dim!r}, which no tensor has{closest(str(dim), dims)}"
@@ -255,9 +261,7 @@ def _check_fusions(cls: type[Op], dims: tuple[str, ...]) -> None:
 def _check_early(cls: type[Op], tensors: Mapping[str, TensorDeclaration]) -> None:
     """What may be read early is a tensor that is read, or a slot."""
     known = [name for name, tensor in tensors.items() if tensor.is_read] + list(cls.fusions)
-    if not isinstance(cls.early, tuple):
-        fix = f"early = ({cls.early!r},)" if isinstance(cls.early, str) else 'early = ("w",)'
-        raise _error(cls, f"early is {cls.early!r}", "early is a tuple of names", fix)
+    _check_tuple(cls, "early", "names", "w")
     for name in cls.early:
         if name not in known:
             what = f"early names {name!r}{closest(str(name), known)}"
@@ -265,9 +269,7 @@ def _check_early(cls: type[Op], tensors: Mapping[str, TensorDeclaration]) -> Non
 
 
 def _check_tile(cls: type[Op], dims: tuple[str, ...]) -> None:
-    if not isinstance(cls.tile, tuple):
-        fix = f"tile = ({cls.tile!r},)" if isinstance(cls.tile, str) else 'tile = ("N",)'
-        raise _error(cls, f"tile is {cls.tile!r}", "tile is a tuple of dim names", fix)
+    _check_tuple(cls, "tile", "dim names", "N")
     for position, dim in enumerate(cls.tile):
         if dim not in dims:
             raise _error(

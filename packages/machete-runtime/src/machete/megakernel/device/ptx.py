@@ -231,12 +231,39 @@ def trap() -> None:
     _ptx("trap;")
 
 
+def _looked(word: str, head: str, status: str, reason: int, more: str = "") -> str:
+    """What a lane does after it has looked at global memory in vain: back to LAB_RETRY, or to LAB_GIVE_UP.
+
+    Now and then it says what it waits for, `$1`, if no other lane of its warp has. `word` is a register to use, `head`
+    and `status` are operands, and `more` is what else it says.
+    """
+    return f"""add.u32 tries, tries, 1;
+and.b32 {word}, tries, {_QUIET_TRIES - 1};
+setp.ne.u32 done, {word}, 0;
+@done bra LAB_RETRY;
+ld.volatile.shared.u32 {word}, [{head}+{_GIVEN_UP}];
+setp.ne.u32 done, {word}, 0;
+@done bra LAB_GIVE_UP;
+cvt.u32.u64 {word}, $1;
+st.volatile.shared.u32 [{status}+{_WHERE}], {word};
+st.volatile.shared.u32 [{status}+{_REASON}], {reason};
+{more}
+ld.volatile.shared.u32 {word}, [{status}+{_ID}];
+setp.ne.u32 done, {word}, 0;
+@done bra LAB_RETRY;
+mov.u32 {word}, %clock;
+or.b32 {word}, {word}, 1;
+st.volatile.shared.u32 [{status}+{_ID}], {word};
+bra LAB_RETRY;"""
+
+
 def counter_wait(address, threshold, head, status, reason: int) -> Int32:
     """Poll a global counter (ld.relaxed.gpu) until it reaches `threshold`; then fence.acquire.gpu makes it an acquire.
 
     An acquire in the loop would throw away the L1 cache after every poll. Returns 0; or 1 if the wait was given up:
     `device.waiting` says what `head`, `status` and `reason` are.
     """
+    more = f"st.volatile.shared.u32 [$3+{_EXPECTED}], $2; st.volatile.shared.u32 [$3+{_SEEN}], seen;"
     text = f"""{{
 .reg .pred done;
 .reg .u32 tries, word, seen;
@@ -246,25 +273,7 @@ LAB_RETRY:
 ld.relaxed.gpu.global.u32 seen, [$1];
 setp.ge.u32 done, seen, $2;
 @done bra LAB_DONE;
-add.u32 tries, tries, 1;
-and.b32 word, tries, {_QUIET_TRIES - 1};
-setp.ne.u32 done, word, 0;
-@done bra LAB_RETRY;
-ld.volatile.shared.u32 word, [$4+{_GIVEN_UP}];
-setp.ne.u32 done, word, 0;
-@done bra LAB_GIVE_UP;
-cvt.u32.u64 word, $1;
-st.volatile.shared.u32 [$3+{_WHERE}], word;
-st.volatile.shared.u32 [$3+{_EXPECTED}], $2;
-st.volatile.shared.u32 [$3+{_REASON}], {reason};
-st.volatile.shared.u32 [$3+{_SEEN}], seen;
-ld.volatile.shared.u32 word, [$3+{_ID}];
-setp.ne.u32 done, word, 0;
-@done bra LAB_RETRY;
-mov.u32 word, %clock;
-or.b32 word, word, 1;
-st.volatile.shared.u32 [$3+{_ID}], word;
-bra LAB_RETRY;
+{_looked("word", "$4", "$3", reason, more)}
 LAB_GIVE_UP:
 mov.u32 $0, 1;
 LAB_DONE:
@@ -378,23 +387,7 @@ min.u32 w2, w2, w3;
 min.u32 w0, w0, w2;
 setp.ne.u32 done, w0, 0;
 @done bra LAB_DONE;
-add.u32 tries, tries, 1;
-and.b32 w0, tries, {_QUIET_TRIES - 1};
-setp.ne.u32 done, w0, 0;
-@done bra LAB_RETRY;
-ld.volatile.shared.u32 w0, [$2+{_GIVEN_UP}];
-setp.ne.u32 done, w0, 0;
-@done bra LAB_GIVE_UP;
-cvt.u32.u64 w0, $1;
-st.volatile.shared.u32 [$3+{_WHERE}], w0;
-st.volatile.shared.u32 [$3+{_REASON}], {reason};
-ld.volatile.shared.u32 w0, [$3+{_ID}];
-setp.ne.u32 done, w0, 0;
-@done bra LAB_RETRY;
-mov.u32 w0, %clock;
-or.b32 w0, w0, 1;
-st.volatile.shared.u32 [$3+{_ID}], w0;
-bra LAB_RETRY;
+{_looked("w0", "$2", "$3", reason)}
 LAB_GIVE_UP:
 mov.u32 $0, 1;
 LAB_DONE:
