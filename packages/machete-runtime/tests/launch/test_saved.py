@@ -195,9 +195,10 @@ def test_the_first_card_that_fits_is_taken(monkeypatch: pytest.MonkeyPatch) -> N
     "name", ["saved.py", "artefact.py", "temporaries.py", "tensormap.py", "serial.py", "queues.py"]
 )
 def test_a_file_is_refused_once_the_modules_that_read_it_differ(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = saved.protocol()
     read = Path.read_bytes
     monkeypatch.setattr(Path, "read_bytes", lambda path: read(path) + (b"# edited" if path.name == name else b""))
-    assert saved.protocol.__wrapped__() != saved.protocol()
+    assert saved.protocol.__wrapped__() != now
 
 
 def test_a_file_has_the_permissions_of_others(file: Path) -> None:
