@@ -10,7 +10,10 @@ and judged is described in machete.sim.faults; docs/fault-suite.md has the resul
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import random
 import struct
 import tempfile
 import time
@@ -18,6 +21,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from unittest import mock
 from typing import Annotated, Any
 
 import ml_dtypes
@@ -29,23 +33,29 @@ from rich.console import Console
 from rich.table import Table
 
 import fault_kernels
+import fault_ops
 from fault_reasons import reason
+from machete.kernels.fusions import ResidualAdd
 from machete.kernels.gemm import GemmOp
 from machete.kernels.rms_norm import RMSNormOp
 from machete.megakernel import Megakernel, ScheduledOp
+from machete.megakernel.errors import HangError
+from machete.megakernel.plan.plan import Plan
+from machete.megakernel.plan.program import Program
 from machete.sim import Image, LaunchConfig, RecordedLaunch, Region, record_launches, run
 from machete.sim._core import engine
 from machete.sim.faults import Verdict, inject
-from small_ops import ReverseTiles, StreamAdd
+from small_ops import Accumulate, RowSum
 
 ALL = ("sm_90a", "sm_100a", "sm_120a")
 OUTCOMES = ("named", "equivalent", "not reached", "missed")
+PATIENCE = 0.001  # seconds until the kernel that waits in vain is stopped
 SEEDS = (0, 1, 2, 4)  # of the five rates at which copies complete, the ones that differ most
 
 
 @dataclass(frozen=True)
 class Case:
-    """A kernel to break: `launch` runs it once for an architecture and returns what was recorded."""
+    """A kernel to break: `launch` runs it for an architecture and returns what was recorded."""
 
     name: str
     archs: tuple[str, ...]
@@ -54,9 +64,9 @@ class Case:
 
 @dataclass(frozen=True)
 class Recorded:
-    """`keep` owns the memory that the launch names."""
+    """Launches of one kernel; `keep` owns the memory that they name."""
 
-    launch: RecordedLaunch
+    launches: list[RecordedLaunch]
     keep: Any
 
 
@@ -105,10 +115,10 @@ def _stand_alone(
         else:
             block += struct.pack("<i", argument)
     memory += [Region(array.ctypes.data, array.nbytes, "operand") for array in others]
-    config = LaunchConfig((grid, 1, 1), (threads, 1, 1), dynamic_shared=96 * 1024, cluster=(cluster, 1, 1))
+    config = LaunchConfig((grid, 1, 1), (threads, 1, 1), dynamic_shared=96 * 1024, cluster=(cluster, 1, 1), check="strict")
     with record_launches() as launches:
         run(image, block, config, memory)
-    return Recorded(launches[0], (arguments, others))
+    return Recorded(launches, (arguments, others))
 
 
 def _through(arch: str) -> Recorded:
@@ -174,40 +184,101 @@ def _gemm_tcgen05(arch: str) -> Recorded:
     return recorded
 
 
-# ---- megakernels
+# ---- megakernels: several launches of each, for what one plan does not do another does
 
 
-def _megakernel(ops: list[ScheduledOp], arch: str, num_sms: int) -> Recorded:
-    kernel = Megakernel(ops, arch=arch, num_sms=num_sms)
+def _megakernel(graphs: list[tuple[list[ScheduledOp], int]], arch: str) -> Recorded:
+    """Launch graphs of the same kinds of ops, each with its number of SMs: all of them are the same program.
+
+    And once more the first one, as a kernel that waits in vain and has to stop. What it writes from then on is
+    worthless, so its accesses to memory need not be ordered.
+    """
     with record_launches() as launches:
+        kernels = [_run(ops, arch, num_sms, "strict") for ops, num_sms in graphs]
+        with mock.patch.object(Program, "of", _never_satisfied):
+            kernels.append(_run(graphs[0][0], arch, graphs[0][1], "memory", timeout=PATIENCE))
+    return Recorded(launches, kernels)
+
+
+def _run(ops: list[ScheduledOp], arch: str, num_sms: int, check: str, timeout: float | None = None) -> Megakernel:
+    kernel = Megakernel(ops, arch=arch, num_sms=num_sms, timeout=timeout)
+    with contextlib.suppress(HangError), mock.patch.dict(os.environ, MACHETE_SIM_CHECK=check):
         kernel.run()
-    return Recorded(launches[0], kernel)
+    return kernel
+
+
+_program_of = Program.of
+
+
+def _never_satisfied(plan: Plan) -> Program:
+    """A program whose middle wait is for one signal more than there are."""
+    program = _program_of(plan)
+    program.waits[len(program.waits) // 2, 1] += 1
+    return program
+
+
+def _random(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.randn(*shape).to(dtype)
 
 
 def _mega_stream(arch: str) -> Recorded:
+    """Ops that share buffers, which they read and overwrite in any order."""
+
+    def graph(rows: int, length: int, order: random.Random) -> list[ScheduledOp]:
+        constant, *buffers = (_random(rows, fault_ops.ROW) for _ in range(6))
+        ops: list[ScheduledOp] = []
+        for number in range(length):
+            x, y, s, m, other = order.sample(buffers, 5)
+            op = (fault_ops.Mix, fault_ops.MixPairs)[number % 2]
+            ops += op.schedule(x=order.choice((x, constant)), y=y, s=s, m=m)
+            if number % 3 == 1:  # sums of rows, and of everything
+                ops += RowSum.schedule(x=order.choice((y, m)), s=other[:, fault_ops.CHUNK], tile_m=2)
+                ops += RowSum.schedule(x=order.choice((y, s, other)).view(1, -1), s=x[:1, 0], tile_m=2)
+        return ops
+
     torch.manual_seed(0)
-    x, y, z, w = (torch.randn(6000) for _ in range(4))
-    ops = StreamAdd.schedule(x=x, y=y, z=z) + ReverseTiles.schedule(x=z, y=w) + StreamAdd.schedule(x=w, y=y, z=x)
-    return _megakernel(ops, arch, 3)
+    order = random.Random(0)
+    return _megakernel([(graph(5, 9, order), 3), (graph(3, 9, order), 2), (graph(6, 5, order), 1)], arch)
 
 
 def _mega_gemm(arch: str) -> Recorded:
+    """Products with a residual, and sums in place, whose operands are each other's results."""
+
+    def graph(size: int, length: int, order: random.Random) -> list[ScheduledOp]:
+        buffers = [_random(size, size, dtype=torch.bfloat16) / 16 for _ in range(5)]
+        ops: list[ScheduledOp] = []
+        for number in range(length):
+            a, b, c, residual, other = order.sample(buffers, 5)
+            depth = (size, 64)[number % 2]  # with one step, and with some
+            epilogue = [ResidualAdd(residual)]
+            ops += GemmOp.schedule(a=a[:, :depth], b=b[:, :depth], c=c, epilogue=epilogue, tile_n=256, slices=1)
+            if number % 2:
+                ops += Accumulate.schedule(x=other.view(-1)[: 8 * size], y=residual.view(-1)[: 8 * size])
+        return ops
+
     torch.manual_seed(0)
-    a, w, v = (torch.randn(200, 256).to(torch.bfloat16) for _ in range(3))
-    b, c = torch.empty(200, 200, dtype=torch.bfloat16), torch.empty(200, 200, dtype=torch.bfloat16)
-    ops = GemmOp.schedule(a=a, b=w, c=b) + GemmOp.schedule(a=b, b=v[:, :200].contiguous(), c=c)
-    return _megakernel(ops, arch, 2)
+    order = random.Random(0)
+    graphs = [(graph(200, 6, order), 2), (graph(136, 6, order), 1), (graph(136, 4, order), 3)]
+    graphs.append((graph(296, 1, order), 1))  # several tiles of c for an instruction
+    return _megakernel(graphs, arch)
 
 
 def _mega_decode(arch: str) -> Recorded:
+    """Few rows: norms and products, whose rows, weights and matrices are each other's results."""
+
+    def graph(length: int, order: random.Random) -> list[ScheduledOp]:
+        matrices = [_random(512, 512, dtype=torch.bfloat16) / 16 for _ in range(3)]
+        ops: list[ScheduledOp] = []
+        for _ in range(length):
+            one, other, third = order.sample(matrices, 3)
+            ops += RMSNormOp.schedule(x=one[2:4], weight=third[2], y=other[:2])
+            ops += GemmOp.schedule(a=other[:2], b=one, c=third[2:4])
+            ops += RMSNormOp.schedule(x=third[2:4], weight=one[0], y=one[4:6])
+        return ops
+
     torch.manual_seed(0)
-    x, y, c = (torch.randn(2, 512).to(torch.bfloat16) for _ in range(3))
-    weight, matrix = torch.randn(512).to(torch.bfloat16), torch.randn(512, 512).to(torch.bfloat16)
-    ops: list[ScheduledOp] = []
-    for _ in range(4):  # layers, so that slots and barriers are used again
-        ops += RMSNormOp.schedule(x=x, weight=weight, y=y) + GemmOp.schedule(a=y, b=matrix, c=c)
-        ops += RMSNormOp.schedule(x=c, weight=weight, y=x)
-    return _megakernel(ops, arch, 3)
+    order = random.Random(0)
+    return _megakernel([(graph(4, order), 3), (graph(1, order), 1), (graph(2, order)[:-1], 2)], arch)
 
 
 CASES = {
@@ -230,7 +301,7 @@ CASES = {
 def judge(case: Case, arch: str, every: int = 1) -> list[Verdict]:
     """Every n-th mutant of a case, judged."""
     recorded = case.launch(arch)  # which owns the memory
-    return list(inject(recorded.launch, SEEDS, every=every))
+    return list(inject(recorded.launches, SEEDS, every=every))
 
 
 def main(

@@ -34,7 +34,7 @@ void finish(Machine& machine, NamedBarrier& barrier) {
 // a = barrier, b = threads or none, c = predicate of red (mod bit 8 negates it), d = result
 int named(RegView& r, const Inst& i, uint32_t mask) {
     Warp& w = warp_of(r);
-    if (const int flow = converge_all(w, mask)) return flow;
+    if (const int flow = converge_all(w, mask, true)) return flow;
     Machine& machine = *w.machine;
     Cta& cta = *w.cta;
     const uint32_t first = first_lane(mask), id = lanes<uint32_t>(w, i.a)[first];

@@ -64,7 +64,7 @@ void complete_barrier(Machine& machine, Cluster& cluster) {
 
 int arrive(RegView& r, const Inst& i, uint32_t mask) {  // mod 1: relaxed
     Warp& w = warp_of(r);
-    if (const int flow = converge_all(w, mask)) return flow;
+    if (const int flow = converge_all(w, mask, true)) return flow;
     if (w.cluster_arrived)
         throw Fault{FaultKind::barrier, "barrier.cluster.arrive twice without barrier.cluster.wait", mask};
     Cluster& cluster = *w.cta->cluster;
@@ -80,7 +80,7 @@ int arrive(RegView& r, const Inst& i, uint32_t mask) {  // mod 1: relaxed
 
 int wait(RegView& r, const Inst&, uint32_t mask) {
     Warp& w = warp_of(r);
-    if (const int flow = converge_all(w, mask)) return flow;
+    if (const int flow = converge_all(w, mask, true)) return flow;
     if (!w.cluster_arrived)
         throw Fault{FaultKind::barrier, "barrier.cluster.wait without barrier.cluster.arrive", mask};
     w.cluster_arrived = false;

@@ -310,7 +310,7 @@ int active_mask(RegView& r, const Inst& i, uint32_t mask) {
 
 int warp_sync(RegView& r, const Inst& i, uint32_t mask) {
     Warp& w = warp_of(r);
-    return converge(w, mask, lanes<uint32_t>(w, i.a));
+    return converge(w, mask, lanes<uint32_t>(w, i.a), true);
 }
 
 const NamedHandler table[] = {

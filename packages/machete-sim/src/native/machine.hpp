@@ -66,6 +66,7 @@ struct Launch {
     uint64_t seed = 0;
     uint64_t max_instructions = 0;
     bool races = false;  // the happens-before checker runs
+    bool strict = false;  // and lets bar.warp.sync alone order the lanes of a warp
     std::vector<uint32_t> lines;  // for Recorder, which runs if there are some
     uint64_t max_slices = 0;
     std::vector<Region> regions;

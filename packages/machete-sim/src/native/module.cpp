@@ -104,7 +104,7 @@ using RegionTuple = std::tuple<uint64_t, uint64_t, std::string, bool>;
 
 nb::dict launch(const Program& program, const Array<uint8_t>& params, std::array<uint32_t, 3> grid,
                 std::array<uint32_t, 3> block, std::array<uint32_t, 3> cluster, uint32_t dynamic_shared, uint32_t resident, uint64_t seed,
-                uint64_t max_instructions, bool races, const std::vector<RegionTuple>& regions,
+                uint64_t max_instructions, bool races, bool strict, const std::vector<RegionTuple>& regions,
                 const nb::object& progress, const Array<uint32_t>& lines, uint64_t max_slices) {
     Launch l;
     l.grid = grid;
@@ -115,6 +115,7 @@ nb::dict launch(const Program& program, const Array<uint8_t>& params, std::array
     l.seed = seed;
     l.max_instructions = max_instructions;
     l.races = races;
+    l.strict = strict;
     l.lines.assign(lines.data(), lines.data() + lines.size());
     if (!l.lines.empty() && l.lines.size() != program.code.size()) throw nb::value_error("one line for each record");
     l.max_slices = max_slices;
@@ -177,7 +178,7 @@ NB_MODULE(_core, m) {
           nb::arg("local_bytes"));
     m.def("launch", &launch, nb::arg("program"), nb::arg("params"), nb::arg("grid"), nb::arg("block"), nb::arg("cluster"),
           nb::arg("dynamic_shared"), nb::arg("resident"), nb::arg("seed"), nb::arg("max_instructions"),
-          nb::arg("races"), nb::arg("regions"), nb::arg("progress").none(), nb::arg("lines"), nb::arg("max_slices"));
+          nb::arg("races"), nb::arg("strict"), nb::arg("regions"), nb::arg("progress").none(), nb::arg("lines"), nb::arg("max_slices"));
     m.def("opcode_names", &opcode_names, "Names of the native handlers; an opcode is an index into this list.");
     m.attr("INSTRUCTION_SET") = use_avx2() ? "avx2" : "base";
     m.attr("SHARED_BASE") = kSharedBase;

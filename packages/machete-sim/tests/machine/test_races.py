@@ -255,3 +255,24 @@ def test_checking_is_a_switch(launch: Launch, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("MACHETE_SIM_CHECK", "races")
     with pytest.raises(Race):
         launch(body, [memory()], threads=64)
+
+
+MEETINGS = {
+    "bar.warp.sync": ("bar.warp.sync -1;", True),
+    "a barrier": ("@%p0 bar.sync 1, 32;", True),
+    "a vote": ("vote.sync.any.pred %p5, %p0, -1;", False),
+    "a shuffle": ("shfl.sync.idx.b32 %r5, %r0, 0, 31, -1;", False),
+}
+
+
+@pytest.mark.parametrize(("meeting", "promised"), MEETINGS.values(), ids=MEETINGS)
+def test_a_strict_check_takes_no_other_instruction_for_a_syncwarp(launch: Launch, meeting: str, promised: bool) -> None:
+    """PTX promises that memory is ordered by bar.warp.sync, not by every instruction at which a warp meets."""
+    arrive = f"@%p3 mbarrier.arrive.shared.b64 _, [bar]; @%p0 bra END; {WAIT.format('A', 0, 0)} {READ} END:"
+    body = f"{START} {WRITE} {meeting} {arrive}"
+    launch(body, [memory()], threads=64, check="races")
+    if promised:
+        launch(body, [memory()], threads=64, check="strict")
+    else:
+        with pytest.raises(Race, match=r"bar\.warp\.sync"):
+            launch(body, [memory()], threads=64, check="strict")

@@ -146,3 +146,31 @@ def test_a_graph_replays_what_torch_computed() -> None:
     x.fill_(5)
     graph.replay()
     assert torch.equal(out.cpu(), torch.full((4,), 11.0))
+
+
+@pytest.mark.parametrize("scales", [torch.float8_e8m0fnu, torch.float8_e4m3fn], ids=["mxfp4", "nvfp4"])
+def test_products_with_block_scales_which_torch_has_for_cuda_alone(scales: torch.dtype) -> None:
+    values = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0])
+    rows, columns, depth = 160, 96, 192
+    block = 32 if scales is torch.float8_e8m0fnu else 16
+    codes = [torch.randint(16, (count, depth)) for count in (rows, columns)]
+    factors = [torch.exp2(torch.randint(-2, 3, (count, depth // block)).float()) for count in (rows, columns)]
+    one, other = (values[c] * f.repeat_interleave(block, 1) for c, f in zip(codes, factors, strict=True))
+
+    def packed(code: torch.Tensor) -> torch.Tensor:
+        return (code[:, ::2] | code[:, 1::2] << 4).to(torch.uint8).view(torch.float4_e2m1fn_x2).cuda()
+
+    def tiled(factor: torch.Tensor) -> torch.Tensor:
+        """cuBLAS's layout, an element at a time."""
+        tiles = -(-factor.shape[1] // 4)
+        out = torch.zeros(-(-len(factor) // 128) * tiles * 512)
+        for r in range(factor.shape[0]):
+            for c in range(factor.shape[1]):
+                out[(r // 128 * tiles + c // 4) * 512 + r % 32 * 16 + r % 128 // 32 * 4 + c % 4] = factor[r, c]
+        return out.to(scales).cuda()
+
+    bias = torch.randn(columns).cuda()
+    a, b = packed(codes[0]), packed(codes[1])
+    c = torch._scaled_mm(a, b.t(), tiled(factors[0]), tiled(factors[1]), bias=bias, out_dtype=torch.float32)
+    assert c.is_cuda
+    assert torch.allclose(c.cpu(), one @ other.t() + bias.cpu(), rtol=1e-6)

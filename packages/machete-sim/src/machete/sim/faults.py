@@ -1,9 +1,9 @@
 """Fault injection: every synchronisation instruction of a kernel removed, one at a time.
 
-A checker is worth what it finds. Each mutant of a recorded launch is run in several orders and must be *named* by a
-report. One that no order makes fail is *equivalent*: every conflicting pair of accesses stays ordered without it, which
-the checker itself has then established in each of the orders. One that this launch never executes is *not reached*, and
-one with another result and no report is *missed*.
+A checker is worth what it finds. Each mutant of a kernel is run in several orders, in one recorded launch or in several
+that use the kernel differently, and must be *named* by a report. One that nothing makes fail is *equivalent*: every
+conflicting pair of accesses stays ordered without it, which the checker itself has then established in each run. One
+that no launch executes is *not reached*, and one with another result and no report is *missed*.
 """
 
 import re
@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from .errors import ExecutionError, Trap
+from .image import Image
 from .ptx import Instruction
 from .recording import RecordedLaunch
 
@@ -91,31 +92,72 @@ def _passed(ins: Instruction) -> str:
     return f"setp.eq.u32 {ins.operands.partition(',')[0].strip()}, 0, 0;" if WAIT.fullmatch(ins.opcode) else ""
 
 
-def judge(launch: RecordedLaunch, mutant: Mutant, expected: tuple[bytes, ...], seeds: Sequence[int]) -> Verdict:
-    """Run a mutant in several orders."""
-    budget = max(20 * launch.replay(seed=seeds[0]).instructions, 1_000_000)
+@dataclass(frozen=True)
+class _Trial:
+    """A launch of the kernel, and after how many instructions it is a livelock.
+
+    expected: what its memory holds when it ends; None if that depends on the order.
+    """
+
+    launch: RecordedLaunch
+    expected: tuple[bytes, ...] | None
+    budget: int
+
+    @classmethod
+    def of(cls, launch: RecordedLaunch, seeds: Sequence[int]) -> "_Trial":
+        """Run it in each of the orders: raises what the kernel does wrong by itself."""
+        instructions, contents = [], set()
+        for seed in seeds:
+            instructions.append(launch.replay(seed=seed).instructions)
+            contents.add(launch.contents())
+        expected = contents.pop() if len(contents) == 1 else None
+        return cls(launch, expected, max(20 * max(instructions), 1_000_000))
+
+    def run(self, image: Image, seed: int) -> bool:
+        """Run a mutant; whether the result is as it should be."""
+        self.launch.replay(image=image, seed=seed, max_instructions=self.budget)
+        return self.expected is None or self.launch.contents() == self.expected
+
+
+def _judge(trials: Sequence[_Trial], mutant: Mutant, seeds: Sequence[int]) -> Verdict:
+    """Run a mutant: each launch, in several orders."""
+    original = trials[0].launch.image
+    runs = [(seed, number, trial) for seed in seeds for number, trial in enumerate(trials)]
+    image = Image.from_ptx(mutant.text, original.kernel.name, original.arch)
     differs = False
-    for seed in seeds:
+    for seed, number, trial in runs:
         try:
-            launch.replay(text=mutant.text, seed=seed, max_instructions=budget)
+            differs |= not trial.run(image, seed)
         except ExecutionError as error:
-            return Verdict(mutant, "named", error.kind, f"seed {seed}: {error}")
-        differs |= launch.contents() != expected
+            return Verdict(mutant, "named", error.kind, f"launch {number}, seed {seed}: {error}")
     if differs:
         return Verdict(mutant, "missed", "another result, and no report", "")
-    for seed in seeds:
+    image = Image.from_ptx(mutant.unreachable, original.kernel.name, original.arch)
+    for seed, _, trial in runs:
         try:
-            launch.replay(text=mutant.unreachable, seed=seed, max_instructions=budget)
+            trial.run(image, seed)
         except Trap:
             return Verdict(mutant, "equivalent", "every conflicting access stays ordered without it", "")
-    return Verdict(mutant, "not reached", "never executed by this launch", "")
+    return Verdict(mutant, "not reached", "never executed by these launches", "")
 
 
-def inject(launch: RecordedLaunch, seeds: Sequence[int] = range(4), *, every: int = 1) -> Iterator[Verdict]:
-    """Judge each mutant (or each n-th). The launch itself must run without a report in each of the orders."""
-    for seed in seeds:
-        launch.replay(seed=seed)
-    expected = launch.contents()
-    for number, mutant in enumerate(mutants(launch)):
+def inject(
+    launches: RecordedLaunch | Sequence[RecordedLaunch],
+    seeds: Sequence[int] = range(4),
+    *,
+    every: int = 1,
+) -> Iterator[Verdict]:
+    """Judge each mutant (or each n-th) of a kernel, by one launch of it or by several.
+
+    What one launch has no use for another may need: a mutant that any of them names is named. The launches themselves
+    must run without a report in each of the orders.
+    """
+    launches = [launches] if isinstance(launches, RecordedLaunch) else launches
+    text = launches[0].image.module.text
+    for number, launch in enumerate(launches):
+        if launch.image.module.text != text:
+            raise ValueError(f"launch {number} is of another kernel than launch 0: judge them one after the other")
+    trials = [_Trial.of(launch, seeds) for launch in launches]
+    for number, mutant in enumerate(mutants(launches[0])):
         if number % every == 0:
-            yield judge(launch, mutant, expected, seeds)
+            yield _judge(trials, mutant, seeds)

@@ -55,12 +55,19 @@ class Image:
             storage = np.zeros(variable.nbytes + variable.align, np.uint8)
             shift = -storage.ctypes.data % variable.align
             array = storage[shift : shift + variable.nbytes]
-            if variable.data is not None:
-                array[:] = np.frombuffer(variable.data, np.uint8)
             addresses[variable.name] = array.ctypes.data
             variables.append((array, variable.name, variable.space == "global"))
         code = Assembler(module, kernel, addresses).run()
-        return cls(module, kernel, code, arch, variables)
+        image = cls(module, kernel, code, arch, variables)
+        image.reset()
+        return image
+
+    def reset(self) -> None:
+        """Give the module's variables their first values again, as when a module is loaded."""
+        data = {v.name: v.data for v in (*self.module.variables, *self.kernel.variables)}
+        for array, name, _ in self.variables:
+            initial = data[name]
+            array[:] = 0 if initial is None else np.frombuffer(initial, np.uint8)
 
     def place(self, record: int, mark: str | None = None) -> Place:
         """Where in the program a record of the code comes from."""

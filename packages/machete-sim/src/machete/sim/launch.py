@@ -35,7 +35,8 @@ class LaunchConfig:
     """grid, block: CTAs and threads (x, y, z). dynamic_shared: bytes of a CTA. cluster: CTAs (None: what the kernel was
     compiled for, else one). sms: how many CTAs are resident at a time (None: all). seed: order of warps and of
     asynchronous completions. max_instructions: warp instructions until a livelock. check: "memory" for bounds,
-    initialisation and barriers; "races" for happens-before as well (default: MACHETE_SIM_CHECK).
+    initialisation and barriers; "races" for happens-before as well; "strict" for happens-before in which only
+    bar.warp.sync orders the lanes of a warp, not every .sync instruction (default: MACHETE_SIM_CHECK).
     """
 
     grid: tuple[int, int, int]
@@ -99,7 +100,8 @@ def run(
         config.sms or 0,
         config.seed,
         config.max_instructions,
-        config.check == "races",
+        config.check != "memory",
+        config.check == "strict",
         regions,
         progress,
         source_lines(image) if traced() else np.zeros(0, np.uint32),

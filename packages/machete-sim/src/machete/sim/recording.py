@@ -1,4 +1,4 @@
-"""Launches that can be repeated: with another seed, or another program text.
+"""Launches that can be repeated: with another seed, or another program.
 
 with record_launches() as launches:
     kernel.run()                       # whatever ends in machete.sim.run
@@ -31,18 +31,17 @@ class RecordedLaunch:
     def replay(
         self,
         *,
-        text: str | None = None,
+        image: Image | None = None,
         seed: int | None = None,
         max_instructions: int | None = None,
     ) -> "Report":
-        """Put the memory back and run again. Raises what `run` raises."""
+        """Put the memory back and run again, or run another image. Raises what `run` raises."""
         from .launch import run
 
         for region, data in zip(self._writable(), self.before, strict=True):
             ctypes.memmove(region.address, data, len(data))
-        image = self.image
-        if text is not None:
-            image = Image.from_ptx(text, entry=image.kernel.name, arch=image.arch)
+        image = image or self.image
+        image.reset()
         config = replace(
             self.config,
             seed=self.config.seed if seed is None else seed,

@@ -5,7 +5,7 @@ from typing import Literal, get_args
 
 from .errors import UnsupportedLaunch
 
-Check = Literal["memory", "races"]
+Check = Literal["memory", "races", "strict"]
 
 
 def default_check() -> Check:

@@ -10,6 +10,8 @@ Slot barriers: `slot_full` (row and record are there), `slot_clear` (dependencie
 role is done with the slot). The kernel's parameters are addresses of tables in global memory (`plan.program`).
 """
 
+import math
+
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr
@@ -62,7 +64,9 @@ class PersistentKernel:
         self.kinds, self.layout, self.throttle = kinds, layout, throttle
         self.loads = any("load" in kind.declaration.phases for kind in kinds)
         self.stores = any("store" in kind.declaration.phases for kind in kinds)
-        self.mixed_stages = len({kind.stage_pages for kind in kinds if kind.stage_pages}) > 1
+        stages = {kind.stage_pages for kind in kinds if kind.stage_pages}
+        self.mixed_stages = len(stages) > 1
+        self.unit = math.gcd(*stages) or 1
 
     # ------------------------------------------------------------------ small pieces every role uses
 
@@ -86,8 +90,13 @@ class PersistentKernel:
 
     @cute.jit
     def _retire(self, base, slot):
-        """This warp is done with the slot."""
+        """This warp is done with the slot: what its lanes have read of it may be overwritten."""
         cute.arch.sync_warp()
+        self._leave(base, slot)
+
+    @cute.jit
+    def _leave(self, base, slot):
+        """The same for a warp that has met since its lanes read the slot, or for a slot that nobody uses again."""
         if ptx.lane_index() == 0:
             ptx.mbarrier_arrive(self._at(base, self.layout.slot_free_offset, slot))
 
@@ -124,9 +133,8 @@ class PersistentKernel:
                     self._publish(base, position, rows, waits, records, index)
                 index = index + 1
             self._await_slot(base, position)
-        # Every role stops at this row, and retires its slot as the last thing that it does.
+        # Every role stops at this row, and leaves its slot as the last thing that it does.
         slot = position[0]
-        cute.arch.sync_warp()
         if ptx.lane_index() == 0:
             ptx.store_shared_word(Int32, self._slot(base, slot), Int32(END))
             ptx.mbarrier_arrive(self._at(base, self.layout.slot_full_offset, slot))
@@ -198,9 +206,9 @@ class PersistentKernel:
             tracing.end(self.recorder, "polling")
             if lane == 0:
                 ptx.mbarrier_arrive(self._at(base, self.layout.slot_clear_offset, slot))
-            self._retire(base, slot)
+            self._leave(base, slot)  # the lanes have met since they read it
             self._next_slot(position)
-        self._retire(base, position[0])
+        self._leave(base, position[0])
         self._stop()
 
     @cute.jit
@@ -234,15 +242,15 @@ class PersistentKernel:
             self._retire(base, slot)
             tracing.end(self.recorder, "instruction")
             self._next_slot(position)
-        self._retire(base, position[0])
-        LoadRing(self.layout, base, pages, 1, self.waits).settle()
+        self._leave(base, position[0])
+        LoadRing(self.layout, base, pages, self.unit, self.unit, self.waits).settle()
         self._stop()
 
     @cute.jit
     def _load_range(self, k: cutlass.Constexpr, base, slot, instruction, pages):
         kind = self.kinds[k]
         pages[2] = Int32(0)
-        ring = LoadRing(self.layout, base, pages, kind.stage_pages, self.waits, self._in_flight(kind))
+        ring = LoadRing(self.layout, base, pages, kind.stage_pages, self.unit, self.waits, self._in_flight(kind))
         if const_expr(self.mixed_stages):
             ring.align()
         self._run_tiles(k, "load", base, slot, instruction, {"ring": ring})
@@ -345,7 +353,7 @@ class PersistentKernel:
             self._retire(base, slot)
             tracing.end(self.recorder, "instruction")
             self._next_slot(position)
-        self._retire(base, position[0])
+        self._leave(base, position[0])
         self._stop()
 
     @cute.jit
@@ -359,7 +367,7 @@ class PersistentKernel:
                 dependencies.wait()
         ring = None
         if const_expr(kind.stage_pages > 0):
-            ring = ComputeRing(self.layout, base, pages, kind.stage_pages, self.waits, outputs)
+            ring = ComputeRing(self.layout, base, pages, kind.stage_pages, self.unit, self.waits, outputs)
             if const_expr(self.mixed_stages):
                 ring.align()
         # An op that declares no pages gets an address outside shared memory: using it is an error, not an overlap.
@@ -409,13 +417,13 @@ class PersistentKernel:
             self._retire(base, slot)
             tracing.end(self.recorder, "instruction")
             self._next_slot(position)
-        self._retire(base, position[0])
+        self._leave(base, position[0])
         self._stop()
 
     @cute.jit
     def _store_range(self, k: cutlass.Constexpr, base, slot, instruction, state, counters):
         kind = self.kinds[k]
-        ring = StoreRing(self.layout, base, state, kind.stage_pages, self.waits, COMPUTE_WARPS)
+        ring = StoreRing(self.layout, base, state, kind.stage_pages, self.unit, self.waits, COMPUTE_WARPS)
         self._run_tiles(k, "store", base, slot, instruction, {"ring": ring})
         tracing.begin(self.recorder, "drain")
         ring.drain()
@@ -432,7 +440,7 @@ class PersistentKernel:
     @cute.jit
     def _init_barriers(self, base):
         layout = self.layout
-        for page in cutlass.range_constexpr(layout.ring_pages):
+        for page in cutlass.range_constexpr(0, layout.ring_pages, self.unit):
             ptx.mbarrier_init(self._at(base, layout.full_offset, page), 1)
             ptx.mbarrier_init(self._at(base, layout.empty_offset, page), COMPUTE_WARPS)
         for slot in cutlass.range_constexpr(layout.output_slots):
@@ -455,6 +463,7 @@ class PersistentKernel:
                 last = Int32(1)
         last = cute.arch.shuffle_sync(last, 0)
         if last == 1:
+            cute.arch.sync_warp()  # what the first lane has acquired; PTX promises no such thing of a shuffle
             for index in cutlass.range(lane, num_counters, 32, unroll=1):
                 address = counters + Int64(index) * self.layout.counter_bytes
                 cute.make_tensor(ptx.global_pointer(Int32, address, 4), cute.make_layout(1))[0] = Int32(0)

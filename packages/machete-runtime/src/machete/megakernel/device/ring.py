@@ -3,7 +3,7 @@
 Shared memory holds R pages. A *stage* is an aligned group of `stage_pages` pages. Stage numbers run on across tiles and
 across instructions: while one op still computes, the loader already fills pages for the next. Every page has two
 mbarriers: `full` (its copies have landed) and `empty` (nobody reads it any more); both flip once per trip around the
-ring for every page, whatever the stage size, so parities never depend on which op used a page (a ring in which some
+ring for every page, or every *unit* of pages if all stages are whole units, whatever the stage size, so parities never depend on which op used a page (a ring in which some
 pages skip a phase aliases parities and reads pages that have not landed: docs/decisions/0006).
 
     load:     stage = ring.acquire();  ring.load_span(...) or ring.load_tile(...);    ring.commit(stage)
@@ -79,6 +79,7 @@ class _Ring:
     base: Any  # Int32 shared address of the kernel's dynamic shared memory
     state: Any  # register array: [page, parity, …]
     stage_pages: int
+    unit: int  # pages that are always filled and freed together: what all stage sizes of the kernel have in common
     waits: Waits
 
     @property
@@ -138,7 +139,7 @@ class LoadRing(_Ring):
         page = self.state[0]
         if self.in_flight is not None:
             self._throttle(page, *self.in_flight)
-        for i in range(self.stage_pages):
+        for i in range(0, self.stage_pages, self.unit):
             self._wait("page", self.layout.empty_offset, page + i, self.state[1])
         self._pass_followers(page)
         self._advance(self.stage_pages)
@@ -165,10 +166,11 @@ class LoadRing(_Ring):
     @cute.jit
     def _pass_followers(self, page):
         # Waiters look at a stage's first page only; the others flip here so that their parities keep step.
-        if self._goes_on():
-            with cute.arch.elect_one():
-                for i in cutlass.range_constexpr(1, self.stage_pages):
-                    ptx.mbarrier_arrive(self._barrier(self.layout.full_offset, page + i))
+        if cutlass.const_expr(self.stage_pages > self.unit):
+            if self._goes_on():
+                with cute.arch.elect_one():
+                    for i in cutlass.range_constexpr(self.unit, self.stage_pages, self.unit):
+                        ptx.mbarrier_arrive(self._barrier(self.layout.full_offset, page + i))
 
     @cute.jit
     def load_span(self, stage, tensor, first, count, offset: cutlass.Constexpr = 0):
@@ -223,7 +225,7 @@ class LoadRing(_Ring):
 
         That takes time only if nobody has waited for them, in a kernel that gave up.
         """
-        for page in cutlass.range(self.layout.ring_pages, unroll=1):
+        for page in cutlass.range(0, self.layout.ring_pages, self.unit, unroll=1):
             parity = self.state[1]
             if page < self.state[0]:
                 parity = parity ^ 1
@@ -237,7 +239,7 @@ class LoadRing(_Ring):
             self._wait("page", self.layout.empty_offset, page, self.state[1])
             if ptx.lane_index() == 0 and self._goes_on():
                 ptx.mbarrier_arrive(self._barrier(self.layout.full_offset, page))
-            self._advance(1)
+            self._advance(self.unit)
 
 
 @dataclass(frozen=True, eq=False)
@@ -272,7 +274,7 @@ class ComputeRing(_Ring):
         """This warp has read what it needs; the loader may refill the stage when all warps have released it."""
         cute.arch.sync_warp()
         if ptx.lane_index() == 0:
-            for i in cutlass.range_constexpr(self.stage_pages):
+            for i in cutlass.range_constexpr(0, self.stage_pages, self.unit):
                 ptx.mbarrier_arrive(self._barrier(self.layout.empty_offset, stage.page + i))
 
     @cute.jit
@@ -301,7 +303,7 @@ class ComputeRing(_Ring):
             cute.arch.sync_warp()
             if ptx.lane_index() == 0:
                 ptx.mbarrier_arrive(self._barrier(self.layout.empty_offset, page))
-            self._advance(1)
+            self._advance(self.unit)
 
 
 @dataclass(frozen=True, eq=False)
@@ -390,11 +392,11 @@ class StoreRing(_Ring):
 
     @cute.jit
     def _free_oldest(self):
+        """The lanes have met in `release` since they read the stage."""
         slot = self.state[2]
-        cute.arch.sync_warp()
         if ptx.lane_index() == 0 and self._goes_on():
             page = ptx.shared_word(Int32, self.base + (slot * 4 + self.layout.out_page_offset))
-            for i in cutlass.range_constexpr(self.stage_pages):
+            for i in cutlass.range_constexpr(0, self.stage_pages, self.unit):
                 ptx.mbarrier_arrive_many(self._barrier(self.layout.empty_offset, page + i), self.compute_warps)
             ptx.mbarrier_arrive(self._barrier(self.layout.out_empty_offset, slot))
         slot = slot + 1
@@ -408,6 +410,5 @@ class StoreRing(_Ring):
         """Every store of this instruction is complete and visible, and every stage is freed."""
         if ptx.lane_index() == 0:
             ptx.bulk_wait(0)
-        cute.arch.sync_warp()
         while self.state[3] > 0:
             self._free_oldest()

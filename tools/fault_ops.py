@@ -1,0 +1,69 @@
+"""Ops for the fault suite that use all that the persistent kernel has for an op: what nobody uses cannot be broken."""
+
+from __future__ import annotations
+
+import cutlass
+import cutlass.cute as cute
+import torch
+from cutlass import Float32
+
+from machete.megakernel import Op, PipelineSpec
+
+CHUNK = 256  # elements from a chunk of a row to the next
+USED = CHUNK - 1  # of which so many are used: no multiple of 16 bytes
+ROW = 3 * CHUNK
+
+
+class Mix(Op):
+    """For each row x: its second and third chunk + 1 to y, their sum with the first one to s, the row's number to m.
+
+    y leaves by the storer's copies, while compute still reads the first chunk and writes s itself; m is written by the
+    storer's lanes, after they have released their last stage.
+    """
+
+    reads = {"x": (torch.float32, ("T", "E"))}
+    writes = {"y": (torch.float32, ("T", "E")), "s": (torch.float32, ("T", "E")), "m": (torch.float32, ("T", "E"))}
+    tile = ("T",)
+    pipeline = PipelineSpec.streaming(input_stages=3, output_stages=2, stage_pages=1, page_bytes=4 * CHUNK)
+
+    @classmethod
+    def schedule(cls, *, x, y, s, m):
+        return [cls._schedule_single(tile_sizes={"T": 1}, x=x, y=y, s=s, m=m)]
+
+    @cute.jit
+    def load(self, ring, tile_T, x):
+        for chunk in cutlass.range(3, unroll=1):
+            stage = ring.acquire()
+            ring.load_span(stage, x[tile_T, None], chunk * CHUNK, USED)
+            ring.commit(stage)
+
+    @cute.jit
+    def compute(self, ring, tile_T, s):
+        thread = cute.arch.thread_idx()[0]
+        layout = cute.make_layout(CHUNK)
+        first, second, third = ring.wait(), ring.wait(), ring.wait()
+        two, three = second.tensor(Float32, layout), third.tensor(Float32, layout)
+        total = Float32(0.0)
+        if thread < USED:
+            total = two[thread] + three[thread]
+            two[thread] = two[thread] + 1.0
+            three[thread] = three[thread] + 1.0
+        ring.forward(third)
+        ring.forward(second)
+        if thread < USED:
+            s[tile_T, thread] = first.tensor(Float32, layout)[thread] + total
+        ring.release(first)
+
+    @cute.jit
+    def store(self, ring, tile_T, y, m):
+        for number in cutlass.range(2, unroll=1):
+            stage = ring.wait()
+            ring.store_span(stage, y[tile_T, None], (2 - number) * CHUNK, USED)
+            ring.release(stage)
+        m[tile_T, cute.arch.thread_idx()[0] % 32] = Float32(tile_T)
+
+
+class MixPairs(Mix):
+    """The same in stages of two pages: a row takes the whole ring at once."""
+
+    pipeline = PipelineSpec.streaming(input_stages=3, output_stages=2, stage_pages=2, page_bytes=4 * CHUNK)
