@@ -1,10 +1,11 @@
 """The page ring, as the three phases of an op see it.
 
 Shared memory holds R pages. A *stage* is an aligned group of `stage_pages` pages. Stage numbers run on across tiles and
-across instructions: while one op still computes, the loader already fills pages for the next. Every page has two
-mbarriers: `full` (its copies have landed) and `empty` (nobody reads it any more); both flip once per trip around the
-ring for every page, or every *unit* of pages if all stages are whole units, whatever the stage size, so parities never depend on which op used a page (a ring in which some
-pages skip a phase aliases parities and reads pages that have not landed: docs/decisions/0006).
+across instructions: while one op still computes, the loader already fills pages for the next. The pages form *units*,
+the largest of which all stages are made. Each unit has two mbarriers, those of its first page: `full` (its copies have
+landed) and `empty` (nobody reads it any more); both flip once per trip around the ring for every unit, whatever the
+stage size, so parities never depend on which op used a page (a ring in which some pages skip a phase aliases parities
+and reads pages that have not landed: docs/decisions/0006).
 
     load:     stage = ring.acquire();  ring.load_span(...) or ring.load_tile(...);    ring.commit(stage)
     compute:  stage = ring.wait();     ... use stage ...;                             ring.release(stage) or .forward
