@@ -15,10 +15,10 @@ ROW = 3 * CHUNK
 
 
 class Mix(Op):
-    """For each row x: its second and third chunk + 1 to y, their sum with the first one to s, the row's number to m.
+    """For each row x: its first two chunks + 1 to y, the sum of all three to s, the row's number to m.
 
-    y leaves by the storer's copies, while compute still reads the first chunk and writes s itself; m is written by the
-    storer's lanes, after they have released their last stage.
+    y leaves by the storer's copies, while compute still reads the last chunk and writes s itself; m is written by the
+    storer's lanes, after they have released their last stage. All three overlap where they are given the same rows.
     """
 
     reads = {"x": (torch.float32, ("T", "E"))}
@@ -41,29 +41,29 @@ class Mix(Op):
     def compute(self, ring, tile_T, s):
         thread = cute.arch.thread_idx()[0]
         layout = cute.make_layout(CHUNK)
-        first, second, third = ring.wait(), ring.wait(), ring.wait()
-        two, three = second.tensor(Float32, layout), third.tensor(Float32, layout)
         total = Float32(0.0)
+        for _ in cutlass.range_constexpr(2):
+            stage = ring.wait()
+            values = stage.tensor(Float32, layout)
+            if thread < USED:
+                total = total + values[thread]
+                values[thread] = values[thread] + 1.0
+            ring.forward(stage)
+        stage = ring.wait()
         if thread < USED:
-            total = two[thread] + three[thread]
-            two[thread] = two[thread] + 1.0
-            three[thread] = three[thread] + 1.0
-        ring.forward(third)
-        ring.forward(second)
-        if thread < USED:
-            s[tile_T, thread] = first.tensor(Float32, layout)[thread] + total
-        ring.release(first)
+            s[tile_T, CHUNK + thread] = stage.tensor(Float32, layout)[thread] + total
+        ring.release(stage)
 
     @cute.jit
     def store(self, ring, tile_T, y, m):
         for number in cutlass.range(2, unroll=1):
             stage = ring.wait()
-            ring.store_span(stage, y[tile_T, None], (2 - number) * CHUNK, USED)
+            ring.store_span(stage, y[tile_T, None], number * CHUNK, USED)
             ring.release(stage)
         m[tile_T, cute.arch.thread_idx()[0] % 32] = Float32(tile_T)
 
 
 class MixPairs(Mix):
-    """The same in stages of two pages: a row takes the whole ring at once."""
+    """The same in stages of two pages."""
 
     pipeline = PipelineSpec.streaming(input_stages=3, output_stages=2, stage_pages=2, page_bytes=4 * CHUNK)

@@ -1,4 +1,4 @@
-"""Why a mutant of the fault suite is equivalent, or not reached: a table that the suite checks.
+"""Why a mutant of the fault suite is equivalent in all launches, or not reached: a table that the suite checks.
 
 A reason is found by the instruction and by the function whose line it came from, so that it outlives edits elsewhere. A
 mutant that is neither named nor in the table fails the suite: it is looked at, and gets a name or a reason.
@@ -14,12 +14,19 @@ from pathlib import Path
 
 from machete.sim.faults import Verdict
 
-MEETS = "the warp meets again, in ring, drain or row, between the two accesses; each meeting by itself would do"
-LAST = "at the last row a role retires a slot that nobody uses again"
-ROUND = "of a page or slot that this launch does not come round to"
-ORDERED = "producer and consumer are on one SM in this plan, or the wait of another role orders them already"
-PLAN = "compiled for every op and role; in this plan that role of the op has nothing to signal"
-RETRY = "the second attempt of a wait whose first one succeeds, or the wait of an op that has no such pages"
+MEETS = "the warp meets again between the two accesses, in ring, barrier or signal; each meeting by itself would do"
+COPIED = "no lane but the elected one has put anything into the stage: copies alone fill it"
+DESCRIPTORS = "it belongs to fence.proxy.tensormap, which the simulator takes for nothing and hardware does not"
+PASSED = "nobody has read the page that is passed over"
+FENCED = "whoever writes and whoever copies both fence; either one suffices, and hardware is given both"
+TAIL = "compute fences its shared memory before it hands on a stage, which comes between"
+ORDERED = "what the wait or the release is for is ordered already: by the loader's wait, or by the op's own"
+STOPPED = "in a kernel that is being stopped, whose results are worthless; without it the CTA ends earlier"
+SETTLED = "compute or the storer has waited for every copy, unless the kernel was stopped"
+ASKED = "the storer asks whether to free pages early; compute does not need all of the ring at once here"
+AGAIN = "the op has waited for its dependencies itself, so the last look succeeds at once"
+BOTH = "nobody waits for parts of this kind of op and, in the same launch, for all of it"
+BUSY = "the storer frees its first page as soon as it is idle, which it always is before it has two"
 
 
 @dataclass(frozen=True)
@@ -32,28 +39,31 @@ class Reason:
     why: str
 
 
+WAIT = "launch"  # what the DSL says of waits that are written as inline PTX, and "()": of those after so many lines
 REASONS = (
     # Stand-alone kernels.
     Reason("equivalent", r"fence\.mbarrier_init", "", "the next barrier.cluster publishes it too"),
     Reason("equivalent", r"tcgen05\.relinquish_alloc_permit", "", "others allocate later, when this CTA has ended"),
     # The persistent kernel.
-    Reason("equivalent", r"bar\.warp\.sync", "_retire|_store_range|_watcher|commit|drain|release|_free_oldest", MEETS),
-    Reason("equivalent", r"bar\.warp\.sync", "load_tile|load_bulk", MEETS),
-    Reason("equivalent", r"bar\.warp\.sync", "_controller", LAST),
-    Reason("equivalent", r"bar\.warp\.sync", "_acquire_descriptors", "nothing in the kernel writes what it reads"),
-    Reason("equivalent", r"bar\.sync", "sync_compute_threads", "it precedes the signal of what one warp wrote"),
-    Reason("equivalent", r"fence\.proxy\.async", "fence_async", "producer and loader both fence; either one suffices"),
-    Reason("equivalent", r"mbarrier\.(init|arrive)", "mbarrier_init|mbarrier_arrive", ROUND),
-    Reason("equivalent", r"mbarrier\.test_wait", "mbarrier_test", "the storer asks whether it may free pages early"),
-    Reason("equivalent", r"mbarrier\.try_wait", "launch|until|mbarrier_wait", ORDERED),
+    Reason("equivalent", r"bar\.warp\.sync", "_acquire_descriptors", DESCRIPTORS),
+    Reason("equivalent", r"bar\.warp\.sync", "commit", COPIED),
+    Reason("equivalent", r"bar\.warp\.sync", "align", PASSED),
+    Reason("equivalent", r"bar\.warp\.sync", "_retire|_store_range|_finish|release|forward", MEETS),
+    Reason("equivalent", r"bar\.sync", "sync_compute_threads", MEETS),
+    Reason("equivalent", r"fence\.proxy\.async", "fence_async", FENCED),
+    Reason("equivalent", r"fence\.proxy\.async", "fence_async_shared", TAIL),
+    Reason("equivalent", r"mbarrier\.test_wait", "mbarrier_test", ASKED),
+    Reason("equivalent", r"mbarrier\.try_wait", "mbarrier_settle", SETTLED),
+    Reason("equivalent", r"mbarrier\.try_wait", "()", STOPPED),
+    Reason("equivalent", r"mbarrier\.try_wait", WAIT, ORDERED),
     Reason("equivalent", r"red\.release.* -> red\.relaxed", "counter_signal", ORDERED),
     Reason("equivalent", r"wgmma\.fence", "", "nothing touches the registers between the two products"),
-    Reason("not reached", r"fence\.proxy\.async", "fence_async|fence_async_shared", PLAN),
-    Reason("not reached", r"red\.release", "counter_signal", PLAN),
-    Reason("not reached", r"mbarrier\.try_wait", "launch|until|mbarrier_wait", RETRY),
-    Reason("not reached", r"mbarrier\.try_wait", "mbarrier_settle", "the loader is not throttled"),
-    Reason("not reached", r"mbarrier\.arrive", "mbarrier_arrive|mbarrier_arrive_many", ROUND),
-    Reason("not reached", r"bar\.warp\.sync|cp\.async\.bulk\.wait_group", "commit|_free_oldest|bulk_wait_read", ROUND),
+    Reason("not reached", r"mbarrier\.try_wait", "()", STOPPED),
+    Reason("not reached", r"mbarrier\.try_wait", WAIT, AGAIN),
+    Reason("not reached", r"red\.release", "counter_signal", BOTH),
+    Reason(
+        "not reached", r"cp\.async\.bulk\.wait_group|mbarrier\.arrive", "bulk_wait_read|mbarrier_arrive(_many)?", BUSY
+    ),
 )
 
 

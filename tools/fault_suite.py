@@ -21,8 +21,8 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from unittest import mock
 from typing import Annotated, Any
+from unittest import mock
 
 import ml_dtypes
 import numpy as np
@@ -35,7 +35,7 @@ from rich.table import Table
 import fault_kernels
 import fault_ops
 from fault_reasons import reason
-from machete.kernels.fusions import ResidualAdd
+from machete.kernels.fusions import Bias, ResidualAdd
 from machete.kernels.gemm import GemmOp
 from machete.kernels.rms_norm import RMSNormOp
 from machete.megakernel import Megakernel, ScheduledOp
@@ -115,7 +115,9 @@ def _stand_alone(
         else:
             block += struct.pack("<i", argument)
     memory += [Region(array.ctypes.data, array.nbytes, "operand") for array in others]
-    config = LaunchConfig((grid, 1, 1), (threads, 1, 1), dynamic_shared=96 * 1024, cluster=(cluster, 1, 1), check="strict")
+    config = LaunchConfig(
+        (grid, 1, 1), (threads, 1, 1), dynamic_shared=96 * 1024, cluster=(cluster, 1, 1), check="strict"
+    )
     with record_launches() as launches:
         run(image, block, config, memory)
     return Recorded(launches, (arguments, others))
@@ -245,10 +247,12 @@ def _mega_gemm(arch: str) -> Recorded:
     """Products with a residual, and sums in place, whose operands are each other's results."""
 
     def graph(size: int, length: int, order: random.Random) -> list[ScheduledOp]:
-        buffers = [_random(size, size, dtype=torch.bfloat16) / 16 for _ in range(5)]
+        constant, *buffers = (_random(size, size, dtype=torch.bfloat16) / 16 for _ in range(6))
         ops: list[ScheduledOp] = []
         for number in range(length):
             a, b, c, residual, other = order.sample(buffers, 5)
+            if order.random() < 0.5:
+                a = b = constant  # only the epilogue waits for somebody
             depth = (size, 64)[number % 2]  # with one step, and with some
             epilogue = [ResidualAdd(residual)]
             ops += GemmOp.schedule(a=a[:, :depth], b=b[:, :depth], c=c, epilogue=epilogue, tile_n=256, slices=1)
@@ -256,10 +260,20 @@ def _mega_gemm(arch: str) -> Recorded:
                 ops += Accumulate.schedule(x=other.view(-1)[: 8 * size], y=residual.view(-1)[: 8 * size])
         return ops
 
+    def apart(length: int) -> list[ScheduledOp]:
+        """Ops that nobody waits for: one follows upon the other."""
+        a, b, *others = (_random(136, 136, dtype=torch.bfloat16) / 16 for _ in range(2 + 2 * length))
+        ops: list[ScheduledOp] = []
+        for c, y in zip(others[::2], others[1::2], strict=True):
+            ops += GemmOp.schedule(a=a, b=b, c=c, epilogue=[ResidualAdd(a)], tile_n=256, slices=1)
+            ops += Accumulate.schedule(x=b.view(-1)[:1000], y=y.view(-1)[:1000])
+        return ops
+
     torch.manual_seed(0)
     order = random.Random(0)
-    graphs = [(graph(200, 6, order), 2), (graph(136, 6, order), 1), (graph(136, 4, order), 3)]
-    graphs.append((graph(296, 1, order), 1))  # several tiles of c for an instruction
+    graphs = [(graph(200, 8, order), 2), (graph(136, 6, order), 1), (graph(136, 4, order), 3)]
+    graphs.append((graph(296, 2, order), 1))  # several tiles of c for an instruction
+    graphs.append((apart(3), 1))
     return _megakernel(graphs, arch)
 
 
@@ -272,13 +286,25 @@ def _mega_decode(arch: str) -> Recorded:
         for _ in range(length):
             one, other, third = order.sample(matrices, 3)
             ops += RMSNormOp.schedule(x=one[2:4], weight=third[2], y=other[:2])
-            ops += GemmOp.schedule(a=other[:2], b=one, c=third[2:4])
+            ops += GemmOp.schedule(a=other[:2], b=one, c=third[2:4], epilogue=[Bias(other[order.choice((0, 5, 9))])])
             ops += RMSNormOp.schedule(x=third[2:4], weight=one[0], y=one[4:6])
+        return ops
+
+    def apart(length: int) -> list[ScheduledOp]:
+        """Ops that nobody waits for: one follows upon the other."""
+        one, other, third = (_random(512, 512, dtype=torch.bfloat16) / 16 for _ in range(3))
+        ops: list[ScheduledOp] = []
+        for number in range(length):
+            row = slice(2 * number, 2 * number + 2)
+            ops += RMSNormOp.schedule(x=one[row], weight=one[0], y=other[row])
+            ops += GemmOp.schedule(a=one[row], b=one, c=third[row], epilogue=[Bias(one[0])])
         return ops
 
     torch.manual_seed(0)
     order = random.Random(0)
-    return _megakernel([(graph(4, order), 3), (graph(1, order), 1), (graph(2, order)[:-1], 2)], arch)
+    graphs = [(graph(4, order), 3), (graph(1, order), 1), (graph(3, order)[:-1], 2), (graph(3, order), 4)]
+    graphs.append((apart(3), 1))
+    return _megakernel(graphs, arch)
 
 
 CASES = {

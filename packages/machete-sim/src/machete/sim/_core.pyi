@@ -36,6 +36,7 @@ def launch(
     seed: int,
     max_instructions: int,
     races: bool,
+    strict: bool,
     regions: Sequence[tuple[int, int, str, bool]],
     progress: Callable[[int, int], None] | None,
     lines: np.ndarray,

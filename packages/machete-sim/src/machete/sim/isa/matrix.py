@@ -214,6 +214,24 @@ def wgmma(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
     )  # fmt: skip
 
 
+@form(
+    WGMMA.replace(".sync", ".sp.sync") + "{k:16|32|64}[.{sat:satfinite}].{d:f16|f32|s32}"
+    ".{a:f16|bf16|tf32|e4m3|e5m2|s8|u8}.{b:f16|bf16|tf32|e4m3|e5m2|s8|u8}",
+    section="9.7.15.6",
+)
+def wgmma_sparse(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
+    raise asm.error("sparse matrices are not simulated; the dense wgmma is")
+
+
+@form(
+    WGMMA + "{k:256}.s32.b1.b1.and.popc",
+    "mma.sync.aligned.m{m:8|16}n8k{k:128|256}.row.col.s32.b1.b1.s32.{op:and|xor}.popc",
+    section="9.7.15.5.2",
+)
+def one_bit(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
+    raise asm.error("products of single bits are not simulated; those of s8 and u8 are")
+
+
 @form("wgmma.commit_group.sync.aligned", section="9.7.15.7.2")
 def commit(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
     asm.expect(ops, 0)

@@ -50,8 +50,10 @@ def run(
     module: AsModule = False,
     check: Annotated[
         Check | None,
-        typer.Option(help="races: everything; memory: no happens-before, faster; strict: only bar.warp.sync orders the lanes of a warp. "
-            "Default: MACHETE_SIM_CHECK."),
+        typer.Option(
+            help="races: everything; memory: no happens-before, faster; strict: bar.warp.sync alone orders lanes of "
+            "a warp. Default: MACHETE_SIM_CHECK."
+        ),
     ] = None,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Write what was found to this file: a list, empty if nothing was.")
