@@ -35,7 +35,7 @@ from rich.table import Table
 import fault_kernels
 import fault_ops
 from fault_reasons import reason
-from machete.kernels.fusions import Bias, ResidualAdd
+from machete.kernels.fusions import ResidualAdd, RmsNormOnLoad
 from machete.kernels.gemm import GemmOp
 from machete.kernels.rms_norm import RMSNormOp
 from machete.megakernel import Megakernel, ScheduledOp
@@ -281,23 +281,24 @@ def _mega_decode(arch: str) -> Recorded:
     """Few rows: norms and products, whose rows, weights and matrices are each other's results."""
 
     def graph(length: int, order: random.Random) -> list[ScheduledOp]:
-        matrices = [_random(512, 512, dtype=torch.bfloat16) / 16 for _ in range(3)]
+        matrices = [_random(128, 1024, dtype=torch.bfloat16) / 16 for _ in range(3)]
         ops: list[ScheduledOp] = []
         for _ in range(length):
             one, other, third = order.sample(matrices, 3)
             ops += RMSNormOp.schedule(x=one[2:4], weight=third[2], y=other[:2])
-            ops += GemmOp.schedule(a=other[:2], b=one, c=third[2:4], epilogue=[Bias(other[order.choice((0, 5, 9))])])
+            prologue = RmsNormOnLoad(other[order.choice((4, 9))])
+            ops += GemmOp.schedule(a=other[:2], b=one, c=third[2:4, :128], prologue=prologue)
             ops += RMSNormOp.schedule(x=third[2:4], weight=one[0], y=one[4:6])
         return ops
 
     def apart(length: int) -> list[ScheduledOp]:
         """Ops that nobody waits for: one follows upon the other."""
-        one, other, third = (_random(512, 512, dtype=torch.bfloat16) / 16 for _ in range(3))
+        one, other, third = (_random(128, 1024, dtype=torch.bfloat16) / 16 for _ in range(3))
         ops: list[ScheduledOp] = []
         for number in range(length):
             row = slice(2 * number, 2 * number + 2)
             ops += RMSNormOp.schedule(x=one[row], weight=one[0], y=other[row])
-            ops += GemmOp.schedule(a=one[row], b=one, c=third[row], epilogue=[Bias(one[0])])
+            ops += GemmOp.schedule(a=one[row], b=one, c=third[row, :128], prologue=RmsNormOnLoad(one[0]))
         return ops
 
     torch.manual_seed(0)

@@ -29,6 +29,8 @@ PROGRAMS = [
     ("sm_90a", "hopper/kernel/dense_gemm/dense_gemm_persistent.py", "--mnkl 512,512,256,1"),
     ("sm_90a", "hopper/kernel/dense_gemm/dense_gemm_persistent.py", "--mnkl 512,512,256,1 --cluster_shape_mn 2,1"),
     ("sm_90a", "hopper/kernel/dense_gemm/dense_gemm_fp8_2xacc.py", "--mnkl 256,256,256,1"),
+    ("sm_90a", "hopper/kernel/dense_gemm/dense_gemm_fp8_gelu_persistent.py", "--mnkl 256,256,256,1"),
+    ("sm_90a", "hopper/kernel/dense_gemm/dense_gemm_persistent.py", "--mnkl 512,512,256,1 --cluster_shape_mn 2,2"),
     ("sm_90a", "hopper/kernel/grouped_gemm/grouped_gemm.py",
      "--num_groups 2 --problem_sizes_mnkl (128,256,128,1),(256,128,64,1)"),
     ("sm_90a", "hopper/kernel/attention/fmha.py", "--q_shape 1,256,2,64 --k_shape 1,256,2,64"),
@@ -48,6 +50,8 @@ PROGRAMS = [
      "--mnkl 256,256,256,1 --sf_dtype Float8E8M0FNU --sf_vec_size 32"),
     ("sm_100a", "blackwell/kernel/blockscaled_gemm/dense_blockscaled_gemm_persistent.py",
      "--mnkl 256,256,256,1 --a_dtype Float8E4M3FN --b_dtype Float8E4M3FN --sf_dtype Float8E8M0FNU --sf_vec_size 32"),
+    ("sm_100a", "blackwell/kernel/blockscaled_gemm/dense_blockscaled_gemm_persistent.py",
+     "--mnkl 512,256,256,1 --mma_tiler_mn 256,128 --cluster_shape_mn 2,1"),
     ("sm_100a", "blackwell/kernel/grouped_gemm/grouped_gemm.py",
      "--num_groups 2 --problem_sizes_mnkl (128,256,128,1),(256,128,64,1)"),
     ("sm_100a", "blackwell/kernel/attention/fmha/fmha.py", "--q_shape 1,256,2,128 --k_shape 1,256,2,128"),
@@ -68,6 +72,10 @@ PROGRAMS = [
      "--mnkl 256,256,256,1"),
     ("sm_120a", "blackwell_geforce/kernel/blockscaled_gemm/dense_blockscaled_gemm_persistent_cooperative.py",
      "--mnkl 256,256,256,1"),
+    ("sm_120a", "blackwell_geforce/kernel/blockscaled_gemm/dense_blockscaled_gemm_persistent_cooperative.py",
+     "--mnkl 256,256,256,1 --sf_dtype Float8E8M0FNU --sf_vec_size 32"),
+    ("sm_120a", "blackwell_geforce/kernel/blockscaled_gemm/dense_blockscaled_gemm_persistent_cooperative.py",
+     "--mnkl 256,256,256,1 --a_dtype Float8E4M3FN --b_dtype Float8E4M3FN --sf_dtype Float8E8M0FNU --sf_vec_size 32"),
 ]  # fmt: skip
 
 
@@ -138,13 +146,15 @@ program with imports and compilation.
 ## What the checks found
 
 These are reports on unmodified programs that were looked into: what the instructions do is not what the PTX ISA asks
-for, even where the hardware gets away with it. "Invalid scaling configuration" is raised by the reference, not by the
-kernel.
+for, even where the hardware gets away with it.
 
 - `blackwell/kernel/attention/fmha/fmha_bwd.py`: the warps of the dK and dV epilogue free tensor memory after their own
   accumulators are complete; nothing makes them wait for the last dQ product: only the reducing warps await its commit.
 - `blackwell_geforce/kernel/dense_gemm/dense_gemm.py` with several tiles a CTA: one thread waits until its bulk store
   has read the stage, then no barrier follows before the other warps write the next tile there.
+- `blackwell_geforce/kernel/blockscaled_gemm/dense_blockscaled_gemm_persistent_cooperative.py` with operands of eight
+  bits: one lane releases a stage right after the warp's last `ldmatrix` of it. PTX lets `ldmatrix` wait for all lanes,
+  and does not say that their reads are then done for a lane that arrives: `__syncwarp` would.
 - `hopper/kernel/grouped_gemm/grouped_gemm.py`: the launch whose result is checked passes. Then its benchmark makes a
   second set of operands, of which `generate_tensors` keeps the table of addresses only: the tensors are freed when it
   returns, and the kernel reads and writes memory that is no longer theirs. (torch's allocator for GPUs keeps it mapped,

@@ -34,5 +34,5 @@ def test_every_fault_of_a_small_kernel_is_named(name: str, arch: str) -> None:
 def test_some_faults_of_a_megakernel_are_named() -> None:
     verdicts = judge(CASES["mega_stream"], "sm_100a", every=12)
     others = [verdict for verdict in verdicts if verdict.outcome != "named"]
-    assert len(verdicts) - len(others) >= 4
+    assert len(others) <= len(verdicts) // 4
     assert [verdict.mutant.instruction for verdict in others if reason(verdict) is None] == []
