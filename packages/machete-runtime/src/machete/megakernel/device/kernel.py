@@ -4,10 +4,13 @@ Warps 0..7 compute (threads 0..255, two warpgroups). Warp 8, the controller, cop
 global memory into slots in shared memory, ahead of everybody else. Warp 9, the loader, keeps copies in flight; it waits
 for dependencies only where its own operands have a producer, so weights stream in across op boundaries. Warp 10, the
 storer, drains results. Warp 11, the watcher, polls the counters of an instruction's dependencies and clears the slot:
-polling latency overlaps with the compute of the instruction before.
+polling latency overlaps with the compute of the instruction before. Warp 12 is there if some op has a `multiply` phase:
+the multiplier issues products of tensor cores that work by themselves, into tensor memory, and compute takes the sums.
 
 Slot barriers: `slot_full` (row and record are there), `slot_clear` (dependencies are satisfied), `slot_free` (every
-role is done with the slot). The kernel's parameters are addresses of tables in global memory (`plan.program`).
+role is done with the slot); with a multiplier `slot_begun`, too (the loader has written where in the ring it begins the
+instruction: both the multiplier and compute pass over stages that are the other's). The kernel's parameters are
+addresses of tables in global memory (`plan.program`).
 """
 
 import cutlass
@@ -19,22 +22,30 @@ from machete.megakernel.plan.kinds import Kind
 from machete.megakernel.plan.program import END, MAX_WAITS
 from machete.megakernel.plan.shared import INLINE_WAITS, RECORD_OFFSET, ROW_BYTES, WAIT_BYTES, SharedLayout
 
-from . import ptx, tracing
+from . import ptx, tensor_memory, tracing
 from .instruction import BoundOp, Dependencies, Instruction, TileRange
-from .ring import ComputeRing, LoadRing, StoreRing
+from .ring import ComputeRing, LoadRing, MultiplyRing, StoreRing
+from .tensor_memory import ComputeAccumulators, MultiplyAccumulators
 from .tracing import Hooks, Recorder
 from .waiting import Waits, prepare_alarm
 
 COMPUTE_WARPS = 8
 COMPUTE_THREADS = 32 * COMPUTE_WARPS
-CONTROLLER, LOADER, STORER, WATCHER = (COMPUTE_WARPS + i for i in range(4))
-ROLE_WARPS = {"controller": CONTROLLER, "loader": LOADER, "storer": STORER, "watcher": WATCHER}
-THREADS = COMPUTE_THREADS + 128
+CONTROLLER, LOADER, STORER, WATCHER, MULTIPLIER = (COMPUTE_WARPS + i for i in range(5))
+ROLE_WARPS = {
+    "controller": CONTROLLER,
+    "loader": LOADER,
+    "storer": STORER,
+    "watcher": WATCHER,
+    "multiplier": MULTIPLIER,
+}
+WARPGROUP = 128
 COMPUTE_BARRIER = 1  # named barrier of the compute threads; 0 is the whole CTA, ops may use 2..15
 
-# Registers per thread after the roles split: 2 warpgroups x 232 + 1 x 40 fit 64K / 128 = 512 per thread triple.
-COMPUTE_REGISTERS = 232
+# Registers per thread after the roles split: those of one thread of each warpgroup fit 64K / 128 = 512. There are two
+# warpgroups that compute; and one for the other roles, or two.
 OTHER_REGISTERS = 40
+COMPUTE_REGISTERS = {1: 232, 2: 216}
 
 
 def sync_compute_threads() -> None:
@@ -62,7 +73,17 @@ class PersistentKernel:
         self.kinds, self.layout, self.throttle = kinds, layout, throttle
         self.loads = any("load" in kind.declaration.phases for kind in kinds)
         self.stores = any("store" in kind.declaration.phases for kind in kinds)
+        self.multiplies = layout.accumulators > 0
         self.mixed_stages = len({kind.stage_pages for kind in kinds if kind.stage_pages}) > 1
+
+    @property
+    def _other_warpgroups(self) -> int:
+        return 2 if self.multiplies else 1
+
+    @property
+    def threads(self) -> int:
+        """Threads of a CTA."""
+        return COMPUTE_THREADS + WARPGROUP * self._other_warpgroups
 
     # ------------------------------------------------------------------ small pieces every role uses
 
@@ -93,7 +114,7 @@ class PersistentKernel:
 
     @property
     def _slot_users(self) -> int:
-        return COMPUTE_WARPS + 1 + int(self.loads) + int(self.stores)
+        return COMPUTE_WARPS + 1 + int(self.loads) + int(self.stores) + int(self.multiplies)
 
     def _in_flight(self, kind: Kind) -> tuple[int, int, int] | None:
         """How many pages of this kind may be on their way (`LoadRing.in_flight`); None for as many as there are."""
@@ -217,12 +238,16 @@ class PersistentKernel:
     def _loader(self, base, trace):
         self._start("loader", base, trace)
         position = ptx.registers(Int32, 0, 0)
-        pages = ptx.registers(Int32, 0, 1, 0)  # a fresh `empty` barrier has parity 1 behind it: the first trip is free
+        pages = ptx.registers(
+            Int32, 0, 1, 0, 0
+        )  # a fresh `empty` barrier has parity 1 behind it: the first trip is free
         while self._kind(base, position) != END:
             slot = position[0]
             instruction = Instruction.read(self._slot(base, slot))
             tracing.begin(self.recorder, "instruction", instruction.op)
             self.waits.say(instruction.op, instruction.first)
+            if const_expr(self.multiplies):
+                self._say_position(base, slot, pages)
             if instruction.loader_waits:
                 clear = self._at(base, self.layout.slot_clear_offset, slot)
                 self.waits.until("dependency", clear, position[1])
@@ -242,10 +267,58 @@ class PersistentKernel:
     def _load_range(self, k: cutlass.Constexpr, base, slot, instruction, pages):
         kind = self.kinds[k]
         pages[2] = Int32(0)
-        ring = LoadRing(self.layout, base, pages, kind.stage_pages, self.waits, self._in_flight(kind))
+        in_flight = self._in_flight(kind)
+        ring = LoadRing(self.layout, base, pages, kind.stage_pages, self.waits, in_flight, kind.multiplies)
         if const_expr(self.mixed_stages):
             ring.align()
         self._run_tiles(k, "load", base, slot, instruction, {"ring": ring})
+
+    @cute.jit
+    def _say_position(self, base, slot, pages):
+        """The loader: where in the ring the instruction begins."""
+        if ptx.lane_index() == 0:
+            address = self._at(base, self.layout.position_offset, slot)
+            ptx.store_shared_word(Int32, address, pages[0])
+            ptx.store_shared_word(Int32, address + 4, pages[1])
+            ptx.mbarrier_arrive(self._at(base, self.layout.slot_begun_offset, slot))
+
+    def _position(self, base, slot, parity):
+        """Where the loader begins the instruction: page, and parity of its `empty` barrier, a phase before `full`."""
+        self.waits.until("position", self._at(base, self.layout.slot_begun_offset, slot), parity)
+        address = self._at(base, self.layout.position_offset, slot)
+        return ptx.shared_word(Int32, address), ptx.shared_word(Int32, address + 4)
+
+    @cute.jit
+    def _multiplier(self, base, trace):
+        self._start("multiplier", base, trace)
+        position = ptx.registers(Int32, 0, 0)
+        pages = ptx.registers(Int32, 0, 0)
+        accumulators = MultiplyAccumulators(self.layout, base, ptx.registers(Int32, 0, 1), self.waits)
+        while self._kind(base, position) != END:
+            slot = position[0]
+            instruction = Instruction.read(self._slot(base, slot))
+            tracing.begin(self.recorder, "instruction", instruction.op)
+            self.waits.say(instruction.op, instruction.first)
+            pages[0], _parity = self._position(base, slot, position[1])
+            for k in cutlass.range_constexpr(len(self.kinds)):
+                if const_expr(self.kinds[k].multiplies):
+                    if instruction.kind == k:
+                        self._multiply_range(k, base, slot, instruction, pages, accumulators)
+            self._retire(base, slot)
+            tracing.end(self.recorder, "instruction")
+            self._next_slot(position)
+        accumulators.settle()
+        tensor_memory.free(self.layout, base)
+        self._retire(base, position[0])
+        self._stop()
+
+    @cute.jit
+    def _multiply_range(self, k: cutlass.Constexpr, base, slot, instruction, pages, accumulators):
+        kind = self.kinds[k]
+        ring = MultiplyRing(self.layout, base, pages, kind.stage_pages, self.waits, COMPUTE_WARPS)
+        if const_expr(self.mixed_stages):
+            ring.align()
+        self._run_tiles(k, "multiply", base, slot, instruction, {"ring": ring, "accumulators": accumulators})
 
     @cute.jit
     def _run_tiles(
@@ -334,14 +407,18 @@ class PersistentKernel:
         position = ptx.registers(Int32, 0, 0)
         pages = ptx.registers(Int32, 0, 0)
         outputs = ptx.registers(Int32, 0, 0)
+        sums = ptx.registers(Int32, 0, 0)
         while self._kind(base, position) != END:
             slot = position[0]
             instruction = Instruction.read(self._slot(base, slot))
             tracing.begin(self.recorder, "instruction", instruction.op)
             self.waits.say(instruction.op, instruction.first)
+            if const_expr(self.multiplies):
+                page, parity = self._position(base, slot, position[1])
+                pages[0], pages[1] = page, parity ^ 1
             for k in cutlass.range_constexpr(len(self.kinds)):
                 if instruction.kind == k:
-                    self._compute_range(k, base, slot, position[1], instruction, pages, outputs, counters)
+                    self._compute_range(k, base, slot, position[1], instruction, pages, outputs, sums, counters)
             self._retire(base, slot)
             tracing.end(self.recorder, "instruction")
             self._next_slot(position)
@@ -349,7 +426,7 @@ class PersistentKernel:
         self._stop()
 
     @cute.jit
-    def _compute_range(self, k: cutlass.Constexpr, base, slot, parity, instruction, pages, outputs, counters):
+    def _compute_range(self, k: cutlass.Constexpr, base, slot, parity, instruction, pages, outputs, sums, counters):
         kind = self.kinds[k]
         dependencies = Dependencies(self._at(base, self.layout.slot_clear_offset, slot), parity, self.waits)
         if const_expr("dependencies" not in kind.declaration.phases["compute"]):
@@ -366,6 +443,8 @@ class PersistentKernel:
         address = base + self.layout.resident_offset if const_expr(kind.resident_bytes > 0) else Int32(1 << 24)
         page_ptr = ptx.shared_pointer(cutlass.Uint8, address, 1024)
         available = {"ring": ring, "page_ptr": page_ptr, "dependencies": dependencies}
+        if const_expr(kind.multiplies):
+            available["accumulators"] = ComputeAccumulators(self.layout, base, sums, self.waits)
         self._run_tiles(k, "compute", base, slot, instruction, available)
         if const_expr("dependencies" in kind.declaration.phases["compute"]):
             dependencies.wait()  # what this instruction signals vouches for what it depends on
@@ -435,6 +514,8 @@ class PersistentKernel:
         for page in cutlass.range_constexpr(layout.ring_pages):
             ptx.mbarrier_init(self._at(base, layout.full_offset, page), 1)
             ptx.mbarrier_init(self._at(base, layout.empty_offset, page), COMPUTE_WARPS)
+            if const_expr(self.multiplies):
+                ptx.mbarrier_init(self._at(base, layout.operands_offset, page), 1)
         for slot in cutlass.range_constexpr(layout.output_slots):
             ptx.mbarrier_init(self._at(base, layout.out_full_offset, slot), COMPUTE_WARPS)
             ptx.mbarrier_init(self._at(base, layout.out_empty_offset, slot), 1)
@@ -442,6 +523,11 @@ class PersistentKernel:
             ptx.mbarrier_init(self._at(base, layout.slot_full_offset, slot), 1)
             ptx.mbarrier_init(self._at(base, layout.slot_clear_offset, slot), 1)
             ptx.mbarrier_init(self._at(base, layout.slot_free_offset, slot), self._slot_users)
+            if const_expr(self.multiplies):
+                ptx.mbarrier_init(self._at(base, layout.slot_begun_offset, slot), 1)
+        for index in cutlass.range_constexpr(layout.accumulators):
+            ptx.mbarrier_init(self._at(base, layout.summed_offset, index), 1)
+            ptx.mbarrier_init(self._at(base, layout.taken_offset, index), COMPUTE_WARPS)
         ptx.mbarrier_init_fence()
 
     @cute.jit
@@ -508,6 +594,9 @@ class PersistentKernel:
             prepare_alarm(base + self.layout.alarm_offset, alarm, report, patience, cta)
         if warp == WATCHER:
             self._prefetch_records(records, descriptors)
+        if const_expr(self.multiplies):
+            if warp == MULTIPLIER:
+                tensor_memory.allocate(self.layout, base)
         cute.arch.sync_threads()
         # The first counter is the number of CTAs that have finished; dependencies count from the second on. The last
         # one hands out the rows of a queue that all CTAs share.
@@ -530,8 +619,11 @@ class PersistentKernel:
                 if warp == STORER:
                     self._acquire_descriptors(descriptors, num_descriptors)
                     self._storer(base, dependency_counters, trace)
+            if const_expr(self.multiplies):
+                if warp == MULTIPLIER:
+                    self._multiplier(base, trace)
         else:
-            cute.arch.setmaxregister_increase(COMPUTE_REGISTERS)
+            cute.arch.setmaxregister_increase(COMPUTE_REGISTERS[self._other_warpgroups])
             self._compute(base, dependency_counters, trace)
 
     @cute.jit
@@ -568,7 +660,7 @@ class PersistentKernel:
             trace,
         ).launch(
             grid=[1, 1, 1],  # whoever launches the compiled kernel decides
-            block=[THREADS, 1, 1],
+            block=[self.threads, 1, 1],
             smem=self.layout.total_bytes,
             min_blocks_per_mp=1,
             stream=stream,

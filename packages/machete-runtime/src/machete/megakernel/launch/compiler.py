@@ -15,7 +15,7 @@ from cutlass.cute.runtime import make_fake_stream
 
 from machete.megakernel.abi.errors import LaunchError
 from machete.megakernel.abi.target import Target
-from machete.megakernel.device.kernel import THREADS, PersistentKernel
+from machete.megakernel.device.kernel import PersistentKernel
 from machete.megakernel.device.tracing import Hooks
 from machete.megakernel.plan.kinds import Kind
 from machete.megakernel.plan.shared import SharedLayout
@@ -55,10 +55,11 @@ def compile_kernel(
         make_fake_stream(),
     )
     recorder = Recorder()
+    kernel = PersistentKernel(kinds, layout, target.throttle, hooks)
     with tempfile.TemporaryDirectory(prefix="machete-compile-") as folder:
         with recorder.recording():
             compiled = cute.compile(
-                PersistentKernel(kinds, layout, target.throttle, hooks).launch,
+                kernel.launch,
                 *arguments,
                 options=f"--gpu-arch {target.name} {flags} --dump-dir {folder}",
             )
@@ -74,7 +75,7 @@ def compile_kernel(
         )
     seconds = time.perf_counter() - started
     logger.info("compiled in %.2f s: %d bytes of PTX, %d bytes of machine code", seconds, len(ptx), len(cubin))
-    artefact = Artefact(target.name, entries[0], ptx, cubin, THREADS, layout.total_bytes, seconds, programmatic)
+    artefact = Artefact(target.name, entries[0], ptx, cubin, kernel.threads, layout.total_bytes, seconds, programmatic)
     return artefact, recorder.dependencies()
 
 
