@@ -106,13 +106,14 @@ _linear.register_autograd(_gradients, setup_context=_save)
 
 
 def _loadable(matrix: Tensor) -> Tensor:
-    """The matrix itself if its rows can be copied as they are, else a copy, with zeros behind rows of odd length."""
+    """The matrix itself if its rows, or its columns, can be copied as they are; else a copy with zeros behind rows."""
     unit = TMA_ALIGNMENT // matrix.element_size()
+    along, across = sorted(range(2), key=matrix.stride)
+    steps_over = matrix.stride(along) == 1 and matrix.stride(across) % unit == 0
+    if steps_over and matrix.data_ptr() % TMA_ALIGNMENT == 0:
+        return matrix
     padding = -matrix.shape[1] % unit
-    if padding:
-        return functional.pad(matrix, (0, padding))
-    steps_over = matrix.stride(1) == 1 and matrix.stride(0) % unit == 0 and matrix.data_ptr() % TMA_ALIGNMENT == 0
-    return matrix if steps_over else matrix.contiguous()
+    return functional.pad(matrix, (0, padding)) if padding else matrix.contiguous()
 
 
 @functools.cache

@@ -23,22 +23,40 @@ from machete.megakernel.authoring import COMPUTE_THREADS, sync_compute_threads
 from .epilogue import stage_fragment, store_fragment
 from .hand_over import VECTOR, hand_over, take_over
 from .load import OperandLoader
-from .op import PAGE_BYTES, TILE_K, TILE_M, TMA_ALIGNMENT, GemmOp, Tensors, choose_slices, gemm_pipeline, step_columns
+from .op import (
+    BLOCK_ROWS,
+    BYTES,
+    PAGE_BYTES,
+    ROW_BYTES,
+    TILE_M,
+    TMA_ALIGNMENT,
+    GemmOp,
+    Tensors,
+    choose_slices,
+    gemm_pipeline,
+    step_parts,
+)
 
 WARPGROUP_ROWS = 64
 PANEL_TILES = 16  # 132 tiles of 128 x 256 in panels of 16 are about square: they read the least
 RING_PAGES = 12
-MORE_COLUMNS = 128  # of K, for the slice that adds up all
+MORE_BYTES = 256  # of K, for the slice that adds up all
 VECTORS_BYTES = COMPUTE_THREADS * VECTOR * 4  # of sums that all threads hand over in one access
+MOST_PROMOTED_COLUMNS = 128  # of a tile: a step's sums need registers beside those of all
 BOX_COLUMNS = 64  # of a 16-bit result: one swizzle atom, a page of 128 rows
 PART_COLUMNS = 2 * BOX_COLUMNS  # in the pages of one stage
 
 
 def lowered(op: ScheduledOp) -> ScheduledOp:
     """The op as this path runs it."""
-    if op.extents["M"] <= WARPGROUP_ROWS:
-        tile_sizes = {**op.tile_sizes, "M": WARPGROUP_ROWS}
-        op = replace(op, tile_sizes=tile_sizes)
+    tile_sizes = dict(op.tile_sizes)
+    if op.infos["a"].dtype in BYTES and not op.config.get("fast_accumulation"):
+        tile_sizes["N"] = min(tile_sizes["N"], MOST_PROMOTED_COLUMNS)
+    # With few rows each warpgroup has half of the columns: of a transposed operand whole blocks.
+    halves = "b" not in op.config.get("transposed", ()) or tile_sizes["N"] >= 2 * BLOCK_ROWS
+    if op.extents["M"] <= WARPGROUP_ROWS and halves:
+        tile_sizes["M"] = WARPGROUP_ROWS
+    op = replace(op, tile_sizes=tile_sizes)
     slices = op.config.get("slices") or choose_slices(op)
     if slices > 1:
         return _split(op, slices)
@@ -74,17 +92,25 @@ class WgmmaGemm(OperandLoader, GemmOp):
 
     targets = ("sm_90a",)
     panels = MappingProxyType({"M": PANEL_TILES})
-    pipeline = gemm_pipeline(TILE_M, 256, TILE_K, RING_PAGES)
+    pipeline = gemm_pipeline(TILE_M, 256, 1, RING_PAGES)
 
     @classmethod
     def pipeline_of(cls, op: ScheduledOp) -> PipelineSpec:
         tile_m, tile_n = op.tile_sizes["M"], op.tile_sizes["N"]
-        return gemm_pipeline(tile_m, tile_n, step_columns(tile_m, tile_n), RING_PAGES)
+        return gemm_pipeline(tile_m, tile_n, step_parts(tile_m, tile_n), RING_PAGES)
+
+    #: Whether tensor cores add up 8-bit products over all of K.
+    fast_accumulation: ClassVar[bool] = False
 
     @property
-    def step_columns(self) -> int:
-        """Columns of K in a step."""
-        return step_columns(self.tile_size_M, self.tile_size_N)
+    def parts(self) -> int:
+        """Rows of 128 bytes of K in a step."""
+        return step_parts(self.tile_size_M, self.tile_size_N)
+
+    @property
+    def promotes(self) -> bool:
+        """Whether each step's sums go to float32: tensor cores keep 14 bits or so of sums of 8-bit products."""
+        return self.a_dtype.width == 8 and not self.fast_accumulation
 
     @cute.jit
     def compute(self, ring, tile_B, tile_M, tile_N, c, epilogue):
@@ -114,8 +140,8 @@ class WgmmaGemm(OperandLoader, GemmOp):
         mma = hopper.make_trivial_tiled_mma(
             self.a_dtype,
             self.b_dtype,
-            OperandMajorMode.K,
-            OperandMajorMode.K,
+            OperandMajorMode.MN if "a" in self.transposed else OperandMajorMode.K,
+            OperandMajorMode.MN if "b" in self.transposed else OperandMajorMode.K,
             Float32,
             (1, 1, 1),
             tiler_mn=(WARPGROUP_ROWS, self.group_columns),
@@ -124,18 +150,40 @@ class WgmmaGemm(OperandLoader, GemmOp):
         rows = Int32(0) if self.tile_size_M == WARPGROUP_ROWS else group * WARPGROUP_ROWS
         columns = group * self.group_columns if self.tile_size_M == WARPGROUP_ROWS else Int32(0)
         operands = []
-        row_bytes = TILE_K * 2
-        for part in cutlass.range_constexpr(self.step_columns // TILE_K):
-            offset_a = (rows + part * self.tile_size_M) * row_bytes
-            offset_b = (columns + part * self.tile_size_N) * row_bytes + self.b_offset
-            sA = self._operand(ring, self.a_dtype, WARPGROUP_ROWS, offset_a)
-            sB = self._operand(ring, self.b_dtype, self.group_columns, offset_b)
+        for part in cutlass.range_constexpr(self.parts):
+            offset_a = (rows + part * self.tile_size_M) * ROW_BYTES
+            offset_b = (columns + part * self.tile_size_N) * ROW_BYTES + self.b_offset
+            sA = self._operand(ring, "a", self.a_dtype, WARPGROUP_ROWS, offset_a)
+            sB = self._operand(ring, "b", self.b_dtype, self.group_columns, offset_b)
             operands.append((mma.make_fragment_A(slice_.partition_A(sA)), mma.make_fragment_B(slice_.partition_B(sB))))
         tCrC = cute.make_rmem_tensor(mma.partition_shape_C((WARPGROUP_ROWS, self.group_columns)), Float32)
         tCrC.fill(0.0)
         mma.set(warpgroup.Field.ACCUMULATE, True)
-        stages = self._accumulate(ring, steps, mma, tCrC, operands)
-        return tCrC, stages
+        if const_expr(self.promotes):
+            return tCrC, self._add_up(ring, steps, mma, tCrC, operands)
+        return tCrC, self._accumulate(ring, steps, mma, tCrC, operands)
+
+    @cute.jit
+    def _add_up(self, ring, steps, mma, tCrC, operands: cutlass.Constexpr):
+        """Add up the sums of all steps in float32; returns the stages kept."""
+        before = previous = ring.wait()
+        for step in cutlass.range(steps, unroll=1):
+            if step > 0:
+                before = previous
+                previous = ring.wait()
+            sums = cute.make_rmem_tensor_like(tCrC)
+            sums.fill(0.0)
+            self._multiply(mma, sums, operands, previous.page)
+            warpgroup.wait_group(0)
+            tCrC.store(tCrC.load() + sums.load())
+            if step < steps - self.kept_stages:
+                ring.release(previous)
+        for _ in cutlass.range(cutlass.max(steps, 1), self.kept_stages, unroll=1):
+            before = previous
+            previous = ring.wait()
+        if const_expr(self.kept_stages == 1):
+            return [previous]
+        return [before, previous]
 
     @cute.jit
     def _accumulate(self, ring, steps, mma, tCrC, operands: cutlass.Constexpr):
@@ -162,11 +210,16 @@ class WgmmaGemm(OperandLoader, GemmOp):
             return [previous]
         return [before, previous]
 
-    def _operand(self, ring, dtype, rows: int, offset):
-        """`rows` x TILE_K of every page of the ring, in the layout TMA wrote; the last mode is the page."""
-        kind = hopper.get_smem_layout_atom(LayoutEnum.ROW_MAJOR, dtype, TILE_K)
+    def _operand(self, ring, name: str, dtype, rows: int, offset):
+        """`rows` x 128 bytes of K of every page of the ring, in the layout TMA wrote; the last mode is the page."""
+        if name in self.transposed:
+            kind = hopper.get_smem_layout_atom(LayoutEnum.COL_MAJOR, dtype, BLOCK_ROWS)
+            order = (1, 0)  # K first, then the next block of rows
+        else:
+            kind = hopper.get_smem_layout_atom(LayoutEnum.ROW_MAJOR, dtype, self.part_columns)
+            order = (0, 1)
         atom = warpgroup.make_smem_layout_atom(kind, dtype)
-        layout = cute.tile_to_shape(atom, (rows, TILE_K), (0, 1))
+        layout = cute.tile_to_shape(atom, (rows, self.part_columns), order)
         return ring.tensor(dtype, layout, offset)
 
     @cute.jit
@@ -174,7 +227,7 @@ class WgmmaGemm(OperandLoader, GemmOp):
         warpgroup.fence()
         for part in cutlass.range_constexpr(len(operands)):
             tCrA, tCrB = operands[part]
-            for block in cutlass.range_constexpr(TILE_K // 16):
+            for block in cutlass.range_constexpr(ROW_BYTES // 32):
                 cute.gemm(mma, tCrC, tCrA[None, None, block, page], tCrB[None, None, block, page], tCrC)
         warpgroup.commit_group()
 
@@ -259,7 +312,7 @@ class SplitWgmmaGemm(WgmmaGemm):
     def slice_of(self, part):
         """First step of K in a slice, and how many."""
         steps = self.steps(self.K)
-        share = cutlass.max(steps - MORE_COLUMNS // self.step_columns, 0) // self.slices
+        share = cutlass.max(steps - MORE_BYTES // (self.parts * ROW_BYTES), 0) // self.slices
         return part * share, cutlass.select_(part < self.slices - 1, share, steps - part * share)
 
     @cute.jit
