@@ -13,7 +13,8 @@ from machete.megakernel import PipelineSpec, ScheduledOp
 
 from .epilogue import store_row
 from .load import BLOCK_BYTES, OperandLoader
-from .op import ROW_BYTES, TILE_M, GemmOp, gemm_pipeline, step_parts
+from .op import ROW_BYTES, TILE_M, GemmOp, choose_slices, gemm_pipeline, step_parts
+from .split_k import SlicedProduct, split
 
 RING_PAGES = 12
 PANEL_TILES = 16
@@ -33,6 +34,9 @@ _FORMATS = {Float16: 0, BFloat16: 1, Float8E4M3FN: 0, Float8E5M2: 1}
 
 def lowered(op: ScheduledOp) -> ScheduledOp:
     """The op as this path runs it."""
+    slices = op.config.get("slices") or choose_slices(op)
+    if slices > 1:
+        return split(op, SplitTcgen05Gemm, slices)
     kind = Tcgen05Gemm.fused(op.op.fusion_types)
     op = replace(op, op=kind)
     return replace(op, boxes=kind.descriptors(op))
@@ -57,15 +61,20 @@ class Tcgen05Gemm(OperandLoader, GemmOp):
 
     @cute.jit
     def multiply(self, ring, accumulators):
+        self._multiply(ring, accumulators, self.steps(self.K))
+
+    @cute.jit
+    def _multiply(self, ring, accumulators, steps):
+        """Products of `steps` steps of K."""
         sums = accumulators.acquire()
         adds = Int32(0)  # the first product overwrites what is there
-        for _ in cutlass.range(self.steps(self.K), unroll=1):
+        for _ in cutlass.range(steps, unroll=1):
             stage = ring.wait()
             with cute.arch.elect_one():
                 self._multiply_step(sums, stage.address, adds)
             ring.release(stage)
             adds = Int32(1)
-        if self.K == 0:
+        for _ in cutlass.range(steps, self.kept_stages, unroll=1):
             ring.release(ring.wait())
         accumulators.commit()
 
@@ -90,21 +99,58 @@ class Tcgen05Gemm(OperandLoader, GemmOp):
 
     @cute.jit
     def compute(self, accumulators, tile_B, tile_M, tile_N, c, epilogue):
+        values = self._sums(accumulators, self.steps(self.K))
+        row, column = self._corner(tile_M, tile_N)
+        store_row(c, tile_B, row, column, values, epilogue)
+
+    @property
+    def group_columns(self) -> int:
+        """Columns that a warpgroup takes; each of its threads takes those of one row."""
+        return self.tile_size_N // 2
+
+    def _own_column(self):
+        """First column of the warpgroup in the tile."""
         warp = cute.arch.make_warp_uniform(cute.arch.thread_idx()[0] // 32)
-        columns = self.tile_size_N // 2  # of each warpgroup
-        own_column = warp // 4 * columns
-        row = tile_M * self.tile_size_M + cute.arch.thread_idx()[0] % self.tile_size_M
-        column = tile_N * self.tile_size_N + own_column
-        values = cute.make_rmem_tensor((columns,), Float32)
+        return warp // 4 * self.group_columns
+
+    def _corner(self, tile_M, tile_N):
+        """The thread's row of c, and its first column."""
+        row = cute.arch.thread_idx()[0] % self.tile_size_M
+        return tile_M * self.tile_size_M + row, tile_N * self.tile_size_N + self._own_column()
+
+    @cute.jit
+    def _sums(self, accumulators, steps):
+        """The thread's part of the next accumulator, after `steps` steps of K."""
+        values = cute.make_rmem_tensor((self.group_columns,), Float32)
         values.fill(0.0)
         sums = accumulators.wait()
-        if self.K > 0:  # else there are no sums
-            for first in cutlass.range_constexpr(0, columns, CHUNK):
-                chunk = accumulators.read(sums, own_column + first, CHUNK)
+        if steps > 0:  # else there are no sums
+            for first in cutlass.range_constexpr(0, self.group_columns, CHUNK):
+                chunk = accumulators.read(sums, self._own_column() + first, CHUNK)
                 for i in cutlass.range_constexpr(CHUNK):
                     values[first + i] = chunk[i]
         accumulators.release()
-        store_row(c, tile_B, row, column, values, epilogue)
+        return values
+
+
+class SplitTcgen05Gemm(SlicedProduct, Tcgen05Gemm):
+    """One of `slices` slices of K of a tile."""
+
+    @cute.jit
+    def multiply(self, ring, accumulators, tile_S):
+        _first, steps = self.slice_of(tile_S)
+        self._multiply(ring, accumulators, steps)
+
+    @cute.jit
+    def compute(self, accumulators, tile_B, tile_M, tile_N, tile_S, dependencies, c, partial, epilogue):
+        dependencies.wait()
+        _first, steps = self.slice_of(tile_S)
+        values = self._sums(accumulators, steps)
+        row, column = self._corner(tile_M, tile_N)
+        if row - cute.arch.thread_idx()[0] % 32 < self.M:  # else the warp has no rows of c
+            self._add_up(dependencies, partial, tile_B, tile_M, tile_N, tile_S, values)
+            if tile_S == self.slices - 1:
+                store_row(c, tile_B, row, column, values, epilogue)
 
 
 def operand(address, block: int, transposed: bool):

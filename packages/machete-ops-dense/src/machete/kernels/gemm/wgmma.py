@@ -12,16 +12,14 @@ from typing import ClassVar
 import cutlass
 import cutlass.cute as cute
 import cutlass.utils.hopper_helpers as hopper
-import torch
-from cutlass import Float32, Int32, Int64, const_expr
+from cutlass import Float32, Int32, const_expr
 from cutlass.cute.nvgpu import OperandMajorMode, warpgroup
 from cutlass.tensor_utils import LayoutEnum
 
-from machete.megakernel import PipelineSpec, ScheduledOp, TmaBox, temporary
-from machete.megakernel.authoring import COMPUTE_THREADS, sync_compute_threads
+from machete.megakernel import PipelineSpec, ScheduledOp, TmaBox
+from machete.megakernel.authoring import sync_compute_threads
 
 from .epilogue import stage_fragment, store_fragment
-from .hand_over import VECTOR, hand_over, take_over
 from .load import OperandLoader
 from .op import (
     BLOCK_ROWS,
@@ -31,17 +29,15 @@ from .op import (
     TILE_M,
     TMA_ALIGNMENT,
     GemmOp,
-    Tensors,
     choose_slices,
     gemm_pipeline,
     step_parts,
 )
+from .split_k import SlicedProduct, split
 
 WARPGROUP_ROWS = 64
 PANEL_TILES = 16  # 132 tiles of 128 x 256 in panels of 16 are about square: they read the least
 RING_PAGES = 12
-MORE_BYTES = 256  # of K, for the slice that adds up all
-VECTORS_BYTES = COMPUTE_THREADS * VECTOR * 4  # of sums that all threads hand over in one access
 MOST_PROMOTED_COLUMNS = 128  # of a tile: a step's sums need registers beside those of all
 BOX_COLUMNS = 64  # of a 16-bit result: one swizzle atom, a page of 128 rows
 PART_COLUMNS = 2 * BOX_COLUMNS  # in the pages of one stage
@@ -59,7 +55,7 @@ def lowered(op: ScheduledOp) -> ScheduledOp:
     op = replace(op, tile_sizes=tile_sizes)
     slices = op.config.get("slices") or choose_slices(op)
     if slices > 1:
-        return _split(op, slices)
+        return split(op, SplitWgmmaGemm, slices)
     c = op.infos["c"]
     steps = [info for axis, info in enumerate(c.strides[:-1]) if c.shape[axis] > 1]
     by_tma = (
@@ -71,19 +67,6 @@ def lowered(op: ScheduledOp) -> ScheduledOp:
     )
     kind = (WgmmaTmaStoreGemm if by_tma else WgmmaGemm).fused(op.op.fusion_types)
     op = replace(op, op=kind)
-    return replace(op, boxes=kind.descriptors(op))
-
-
-def _split(op: ScheduledOp, slices: int) -> ScheduledOp:
-    """The op with each tile's K in slices, whose sums meet in a temporary."""
-    kind = SplitWgmmaGemm.fused(op.op.fusion_types)
-    width = op.tile_sizes["M"] * op.tile_sizes["N"]
-    more = {
-        "partial": temporary((op.num_tiles, slices - 1, width), torch.float32, op.device, zeroed=True),
-        "parts": temporary((slices,), torch.int32, op.device),
-    }
-    config = dict(sorted({**op.config, "slices": slices}.items()))
-    op = op.with_tensors(kind, more, tile_sizes={**op.tile_sizes, "S": 1}, config=config)
     return replace(op, boxes=kind.descriptors(op))
 
 
@@ -160,11 +143,11 @@ class WgmmaGemm(OperandLoader, GemmOp):
         tCrC.fill(0.0)
         mma.set(warpgroup.Field.ACCUMULATE, True)
         if const_expr(self.promotes):
-            return tCrC, self._add_up(ring, steps, mma, tCrC, operands)
+            return tCrC, self._promote(ring, steps, mma, tCrC, operands)
         return tCrC, self._accumulate(ring, steps, mma, tCrC, operands)
 
     @cute.jit
-    def _add_up(self, ring, steps, mma, tCrC, operands: cutlass.Constexpr):
+    def _promote(self, ring, steps, mma, tCrC, operands: cutlass.Constexpr):
         """Add up the sums of all steps in float32; returns the stages kept."""
         before = previous = ring.wait()
         for step in cutlass.range(steps, unroll=1):
@@ -286,41 +269,8 @@ class WgmmaTmaStoreGemm(WgmmaGemm):
             ring.release(stage)
 
 
-class SplitWgmmaGemm(WgmmaGemm):
-    """One of `slices` slices of K of a tile. The one with the last slice adds up all, always in the same order.
-
-    The others hand their sums over in `partial`, zero where there is none yet (`hand_over`), and wait for nobody; they
-    come before the last one in whatever order the plan hands out tiles, so it does not wait for ever. It has a bit more
-    of K, so that the sums of the others are there when it needs them. `parts` has no contents, it is there for its
-    extent.
-    """
-
-    hands_over = True
-    writes: ClassVar[Tensors] = {
-        **GemmOp.writes,
-        "partial": (torch.float32, ("T", "others", "W")),
-        "parts": (torch.int32, ("S",)),
-    }
-    tile: ClassVar[tuple[str, ...]] = ("B", "M", "N", "S")
-
-    @classmethod
-    def cost(cls, op: ScheduledOp) -> tuple[float, float]:
-        """Bytes and FLOPs of one slice."""
-        nbytes, flops = super().cost(op)
-        return nbytes / op.config["slices"], flops / op.config["slices"]
-
-    def slice_of(self, part):
-        """First step of K in a slice, and how many."""
-        steps = self.steps(self.K)
-        share = cutlass.max(steps - MORE_BYTES // (self.parts * ROW_BYTES), 0) // self.slices
-        return part * share, cutlass.select_(part < self.slices - 1, share, steps - part * share)
-
-    @cute.jit
-    def load(self, ring, tile_B, tile_M, tile_N, tile_S, tma_a, tma_b):
-        first, steps = self.slice_of(tile_S)
-        for number in cutlass.range(steps, unroll=1):
-            self._load_step(ring, tile_B, tile_M, tile_N, first + number, tma_a, tma_b)
-        self._fill_up(ring, steps)
+class SplitWgmmaGemm(SlicedProduct, WgmmaGemm):
+    """One of `slices` slices of K of a tile."""
 
     @cute.jit
     def compute(self, ring, tile_B, tile_M, tile_N, tile_S, dependencies, c, partial, epilogue):
@@ -332,17 +282,6 @@ class SplitWgmmaGemm(WgmmaGemm):
         own_row, own_column = self._corner()
         row, column = tile_M * self.tile_size_M + own_row, tile_N * self.tile_size_N + own_column
         if row < self.M:  # else the warp has no rows of c
-            tiles_m = (self.M + self.tile_size_M - 1) // self.tile_size_M
-            tiles_n = (self.N + self.tile_size_N - 1) // self.tile_size_N
-            tile = (tile_B * tiles_m + tile_M) * tiles_n + tile_N
-            if tile_S < self.slices - 1:
-                hand_over(self._partial(partial, tile, tile_S), VECTORS_BYTES, tCrC)
-            else:
-                others = [self._partial(partial, tile, part) for part in range(self.slices - 1)]
-                take_over(dependencies, others, VECTORS_BYTES, tCrC)
+            self._add_up(dependencies, partial, tile_B, tile_M, tile_N, tile_S, tCrC)
+            if tile_S == self.slices - 1:
                 store_fragment(c, tile_B, row, column, tCrC, self.group_columns // 8, epilogue)
-
-    def _partial(self, partial, tile, part):
-        """Where the thread's first sums of a slice are in global memory, as an address."""
-        offset = Int64(tile) * partial.stride[0] + Int64(part) * partial.stride[1]
-        return partial.iterator.toint() + offset * 4 + Int64(cute.arch.thread_idx()[0] * VECTOR * 4)
