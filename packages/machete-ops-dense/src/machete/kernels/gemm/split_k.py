@@ -26,15 +26,15 @@ VECTORS_BYTES = COMPUTE_THREADS * VECTOR * 4  # of sums that all threads hand ov
 
 def split(op: ScheduledOp, kind: type[GemmOp], slices: int) -> ScheduledOp:
     """The op with each tile's K in slices, whose sums meet in a temporary; `kind` is a `SlicedProduct`."""
-    kind = kind.fused(op.op.fusion_types)
+    fused = kind.fused(op.op.fusion_types)
     width = op.tile_sizes["M"] * op.tile_sizes["N"]
     more = {
         "partial": temporary((op.num_tiles, slices - 1, width), torch.float32, op.device, zeroed=True),
         "parts": temporary((slices,), torch.int32, op.device),
     }
     config = dict(sorted({**op.config, "slices": slices}.items()))
-    op = op.with_tensors(kind, more, tile_sizes={**op.tile_sizes, "S": 1}, config=config)
-    return replace(op, boxes=kind.descriptors(op))
+    op = op.with_tensors(fused, more, tile_sizes={**op.tile_sizes, "S": 1}, config=config)
+    return replace(op, boxes=fused.descriptors(op))
 
 
 class SlicedProduct(OperandLoader):
