@@ -122,35 +122,31 @@ def store_row(c, batch, row, column, values, epilogue: cutlass.Constexpr = ()):
                     [fusion.fetch(batch, row, cutlass.min(place + i, last)) for fusion in epilogue]
                     for i in range(vector)
                 ]
-                ready = []
+                ready = cute.make_rmem_tensor((vector,), dtype)
                 for i in cutlass.range_constexpr(vector):
                     value = values[first + i]
                     for position in cutlass.range_constexpr(len(epilogue)):
                         value = epilogue[position].apply(value, fetched[i][position])
-                    ready.append(value)
+                    ready[i] = value.to(dtype)
                 _store_vector(c, batch, row, place, ready)
 
 
 @cute.jit
-def _store_vector(c, batch, row, column, values: cutlass.Constexpr):
+def _store_vector(c, batch, row, column, values):
     """Store the neighbours of c[batch, row, column] that exist: by one access where they all do, and are aligned."""
     columns = c.shape[2]
-    dtype = c.element_type
+    count: cutlass.Constexpr = cute.size(values)
     aligned: cutlass.Constexpr = c.iterator.alignment >= VECTOR_BYTES and _unit_inner(c)
-    whole = aligned and column + len(values) <= columns
+    whole = aligned and column + count <= columns
     if whole:
-        words = values
-        if const_expr(dtype.width == 16):
-            words = [rounded_pair(dtype, low, high) for low, high in zip(values[::2], values[1::2], strict=True)]
         offset = Int64(batch) * c.stride[0] + Int64(row) * c.stride[1] + Int64(column)
-        address = c.iterator.toint() + offset * (dtype.width // 8)
-        cute.arch.inline_ptx(
-            "st.global.v4.b32 [{$r0}], {{$r1}, {$r2}, {$r3}, {$r4}};", read_only_args=[address, *words]
-        )
+        address = c.iterator.toint() + offset * (c.element_type.width // 8)
+        pointer = cute.make_ptr(c.element_type, address, cute.AddressSpace.gmem, assumed_align=VECTOR_BYTES)
+        cute.autovec_copy(values, cute.make_tensor(pointer, cute.make_layout(count)))
     else:
-        for i in cutlass.range_constexpr(len(values)):
+        for i in cutlass.range_constexpr(count):
             if column + i < columns:
-                c[batch, row, column + i] = values[i].to(dtype)
+                c[batch, row, column + i] = values[i]
 
 
 def rounded_pair(dtype, low, high):
