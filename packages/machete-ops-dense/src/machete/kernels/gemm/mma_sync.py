@@ -15,17 +15,17 @@ from .op import BLOCK_ROWS, ROW_BYTES, TILE_M, GemmOp, gemm_pipeline
 
 WARPS_M, WARPS_N = 2, 4
 PRODUCT_BYTES = 32  # of K in one instruction
-RING_PAGES = 4  # with the resident page 80 KB
+RING_PAGES = 6  # 96 KB of 99 if no other op needs some; else two stages will do
 
 
 class MmaSyncGemm(OperandLoader, GemmOp):
     """One 128 x tile_n tile; eight warps, 2 x 4, each 64 rows by tile_n / 4 columns."""
 
-    pipeline = gemm_pipeline(TILE_M, 128, 1, RING_PAGES)
+    pipeline = gemm_pipeline(TILE_M, 128, 1, RING_PAGES, elastic=True)
 
     @classmethod
     def pipeline_of(cls, op: ScheduledOp) -> PipelineSpec:
-        return gemm_pipeline(TILE_M, op.tile_sizes["N"], 1, RING_PAGES)
+        return gemm_pipeline(TILE_M, op.tile_sizes["N"], 1, RING_PAGES, elastic=True)
 
     @cute.jit
     def compute(self, ring, tile_B, tile_M, tile_N, c, epilogue):

@@ -298,10 +298,19 @@ def operand_pages(rows: int, parts: int) -> int:
     return -(-rows * parts * ROW_BYTES // PAGE_BYTES)
 
 
-def gemm_pipeline(tile_m: int, tile_n: int, parts: int, pages: int) -> PipelineSpec:
-    """The ring of a GEMM: stages of `parts` x 128 bytes of K, of a and then of b, in no more than `pages` pages."""
+def gemm_pipeline(tile_m: int, tile_n: int, parts: int, pages: int, elastic: bool = False) -> PipelineSpec:
+    """The ring of a GEMM: stages of `parts` x 128 bytes of K, of a and then of b, in no more than `pages` pages.
+
+    An `elastic` one shrinks where that does not fit.
+    """
     stage_pages = operand_pages(tile_m, parts) + operand_pages(tile_n, parts)
-    return PipelineSpec.streaming(input_stages=pages // stage_pages, stage_pages=stage_pages, page_bytes=PAGE_BYTES)
+    return PipelineSpec.streaming(
+        input_stages=pages // stage_pages,
+        stage_pages=stage_pages,
+        page_bytes=PAGE_BYTES,
+        scratch_bytes=0,
+        elastic=elastic,
+    )
 
 
 #: µs of TILE_K columns of K on an H200, by rows and columns of the tile (benchmarks/gemm.py). A narrow tile is hardly
