@@ -8,8 +8,9 @@ import cutlass.cute as cute
 import pytest
 import torch
 
-from machete.megakernel import Megakernel
-from machete.megakernel.errors import HangError, TargetError
+from machete.megakernel import Megakernel, PipelineSpec
+from machete.megakernel.errors import HangError, PipelineError, TargetError
+from machete.sim.errors import MbarrierMisuse, OutOfBounds
 from small_ops import Accumulate, ReverseTiles, StreamAdd, StreamTotal, TensorProduct
 
 pytestmark = pytest.mark.archs("sm_100a")
@@ -77,6 +78,14 @@ def test_smaller_extents(arch: str, m: int, n: int, k: int) -> None:
     assert c[:, n:].isnan().all()
 
 
+class LongRing(TensorProduct):
+    pipeline = PipelineSpec.streaming(input_stages=8, stage_pages=5, page_bytes=1024, elastic=True)
+
+
+class RigidRing(TensorProduct):
+    pipeline = PipelineSpec.streaming(input_stages=8, stage_pages=5, page_bytes=1024)
+
+
 class NeverCommits(TensorProduct):
     """Compute waits for products for ever."""
 
@@ -105,8 +114,49 @@ class NeverReleases(TensorProduct):
 def test_a_fault_is_named(arch: str, op: Any, message: str) -> None:
     a, b, c = matrix(384, 16), matrix(16, 16), result(384, 16)
     kernel = Megakernel(op.schedule(a=a, b=b, c=c), arch=arch, num_sms=1, timeout=0.005)
-    with pytest.raises(HangError, match=message):
+    with pytest.raises(HangError, match=message) as caught:
         kernel.run()
+    assert_orderly(caught.value)
+
+
+def assert_orderly(error: BaseException) -> None:
+    """After an alarm results are worthless, and accesses race; but none is outside of what there is."""
+    assert not isinstance(error.__context__, (OutOfBounds, MbarrierMisuse)), error.__context__
+    assert "dealloc" not in str(error.__context__)
+    assert "megakernel/device/kernel.py" not in str(error.__context__), "words of its own that nobody has written"
+
+
+class StreamsNothing(StreamAdd):
+    """The loader never commits, so it does not come to the next instruction."""
+
+    @cute.jit
+    def load(self, ring, tile_N, x, y):
+        for _ in range(4):
+            ring.acquire()
+
+
+@pytest.mark.parametrize("after", ["product", "stream"])
+def test_a_loader_that_is_stuck_before_a_product(arch: str, after: str) -> None:
+    """Whoever waits for where the next instruction begins gives up, and goes on with pages that there are."""
+    x, z = torch.ones(256), torch.zeros(256)
+    a, b, c = matrix(128, 16), matrix(16, 16), result(128, 16)
+    ops = StreamsNothing.schedule(x=x, y=x, z=z)
+    product_ops, stream_ops = TensorProduct.schedule(a=a, b=b, c=c), StreamAdd.schedule(x=x, y=x, z=torch.zeros(256))
+    ops += product_ops + stream_ops if after == "product" else stream_ops + product_ops
+    with pytest.raises(HangError) as caught:
+        Megakernel(ops, arch=arch, num_sms=1, timeout=0.005).run()
+    assert_orderly(caught.value)
+
+
+def test_more_pages_than_the_multiplier_keeps_track_of(arch: str) -> None:
+    """The ring is not larger than that; a ring that has to be is refused."""
+    a, b, c = matrix(130, 200), matrix(16, 200), result(130, 16)
+    kernel = Megakernel(LongRing.schedule(a=a, b=b, c=c), arch=arch, num_sms=1)
+    assert kernel.plan.shared.ring_pages == 30
+    kernel.run()
+    assert torch.equal(c, product(a, b))
+    with pytest.raises(PipelineError, match="a ring of 40 pages"):
+        Megakernel(RigidRing.schedule(a=a, b=b, c=c), arch=arch, num_sms=1)
 
 
 @pytest.mark.parametrize("target", ["sm_90a", "sm_120a"])

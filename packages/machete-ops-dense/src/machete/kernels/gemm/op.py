@@ -10,6 +10,7 @@ import torch
 from machete.megakernel import Fusion, Op, PipelineSpec, ScheduledOp, Target, TmaBox
 from machete.megakernel.errors import (
     AlignmentError,
+    ConfigError,
     DtypeError,
     ExtentError,
     ScheduleError,
@@ -81,9 +82,9 @@ class GemmOp(Op):
             combine: a second product to combine with the first, such as `GluPair`.
             epilogue: applied to each result in this order, such as `Bias`, `Activation`, `ResidualAdd`.
             tile_n: columns of c per tile, 64, 128 or 256.
-            slices: parts that K is cut into, for SMs to share a tile; on sm_90a, for products of many rows.
+            slices: parts that K is cut into, for SMs to share a tile; on sm_90a and sm_100a, for products of many rows.
             fast_accumulation: of products of 8 bits on sm_90a, leave the sums of all of K to the tensor cores, which
-                keep 14 bits or so of their fractions (`use_fast_accum` of torch); else they go to float32 every 128.
+                keep 14 bits or so of fractions (`use_fast_accum` of torch); else they go to float32 every 128 or 256.
 
         Left out, `tile_n` and `slices` are what `tune` has measured for this product on this card, else what
         `tile_times` expects to be fastest.
@@ -117,9 +118,16 @@ class GemmOp(Op):
         }
         tile_sizes = {"B": 1, "M": TILE_M, "N": tile_n}
         config: dict[str, Any] = {} if slices is None else {"slices": slices}
-        transposed = tuple(name for name, x in (("a", a), ("b", b)) if _is_transposed(x))
+        transposed = tuple(name for name, x in (("a", a), ("b", b)) if is_transposed(x))
         if transposed:
             config["transposed"] = transposed
+        if not isinstance(fast_accumulation, bool):
+            raise ConfigError(
+                what=f"fast_accumulation={fast_accumulation!r}",
+                where="GemmOp.schedule",
+                why="it is either so or not",
+                fix="fast_accumulation=True",
+            )
         if fast_accumulation:
             config["fast_accumulation"] = True
         return [cls._schedule_single(tile_sizes=tile_sizes, config=config, fusions=fusions, a=a, b=b, c=c)]
@@ -141,7 +149,7 @@ class GemmOp(Op):
             raise StrideError(
                 what=f"{' and '.join(op.config['transposed'])} of 8-bit elements, adjacent along rows, not along K",
                 where="GemmOp",
-                why="tensor cores read 8-bit operands along K",
+                why="8-bit operands are read along K",
                 fix="a.contiguous(), or keep a transposed copy of the weight",
             )
         if op.tile_sizes["N"] not in (64, 128, 256):
@@ -234,9 +242,9 @@ def streams_rows(op: ScheduledOp) -> bool:
     return op.infos["b"].dtype in HALVES and "transposed" not in op.config
 
 
-def _is_transposed(x: torch.Tensor) -> bool:
+def is_transposed(x: torch.Tensor) -> bool:
     """Whether neighbours along K, the last dim, are not adjacent, but those along M or N are."""
-    return x.shape[-1] > 1 and x.stride(-1) != 1 and x.stride(-2) == 1
+    return x.shape[-2] > 1 and x.stride(-2) == 1 and (x.shape[-1] == 1 or x.stride(-1) != 1)
 
 
 def _scales(
@@ -259,6 +267,13 @@ def _scales(
                 where="GemmOp.schedule",
                 why="a scale is a tensor with one element, or with one for each row",
                 fix=f"{name}_scale of shape (1,), {tuple(x.shape[1:2])} or {tuple(x.shape[:2])}",
+            )
+        if scale.dtype not in (torch.float32, *HALVES):
+            raise DtypeError(
+                what=f"{name}_scale is {scale.dtype}",
+                where="GemmOp.schedule",
+                why="sums are multiplied by scales in float32",
+                fix=f"{name}_scale.float()",
             )
         scales.append(kind((scale.reshape(()) if scale.numel() == 1 else scale).expand(x.shape[:2])))
     return scales
@@ -335,9 +350,9 @@ HAND_OVER_BYTES_PER_US = 20e3  # of sums that one SM takes over
 
 
 def tile_times(m: int, n: int, k: int, batch: int = 1) -> dict[tuple[int, int], float]:
-    """Expected µs of a product for each (columns of a tile, slices of K) on sm_90a. The best one is the default.
+    """Expected µs of a product for each (columns of a tile, slices of K) on an H200. The best one is the default.
 
-    k counts elements of 16 bits; two of 8 bits take as long as one of them.
+    Other targets take the same choice, unmeasured. k counts elements of 16 bits; two of 8 bits take as long as one.
     """
     tile_m = TILE_M // 2 if m <= TILE_M // 2 else TILE_M
     return {
@@ -370,8 +385,9 @@ def tuned_choices(device: torch.device) -> Choices | None:
 
 
 def tuned_problem(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> str:
-    """What a measured choice depends on: types and extents."""
-    types = " ".join(str(x.dtype).removeprefix("torch.") for x in (a, b, c))
+    """What a measured choice depends on: types, which operands are transposed, and extents."""
+    names = [str(x.dtype).removeprefix("torch.") for x in (a, b, c)]
+    types = " ".join(f"{name}.T" if is_transposed(x) else name for name, x in zip(names, (a, b, c), strict=True))
     batch = c.shape[0] if c.ndim == 3 else 1
     return f"{types} {batch}x{c.shape[-2]}x{c.shape[-1]}x{a.shape[-1]}"
 
@@ -384,12 +400,12 @@ def _tuned(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> tuple[int, int]
         return None, None
     choice = found.get("tile_n", 0), found.get("slices", 0)
     batch, m, n = c.shape
-    return choice if choice in tile_times(m, n, _halves(a.shape[2], a.dtype), batch) else (None, None)
+    return choice if choice in tile_times(m, n, halves(a.shape[2], a.dtype), batch) else (None, None)
 
 
 def _choose_tile_n(a: torch.Tensor, c: torch.Tensor, slices: int | None) -> int:
     batch, m, n = c.shape
-    times = tile_times(m, n, _halves(a.shape[2], a.dtype), batch)
+    times = tile_times(m, n, halves(a.shape[2], a.dtype), batch)
     return min((choice for choice in times if slices in (None, choice[1])), key=times.__getitem__, default=(128, 0))[0]
 
 
@@ -397,11 +413,11 @@ def choose_slices(op: ScheduledOp) -> int:
     """The number of slices of K that `tile_times` expects to be best for these tiles."""
     m, n, k, batch = (op.extents[dim] for dim in "MNKB")
     tile_n = op.tile_sizes["N"]
-    k = _halves(k, op.infos["a"].dtype)
+    k = halves(k, op.infos["a"].dtype)
     times = {slices: us for (columns, slices), us in tile_times(m, n, k, batch).items() if columns == tile_n}
     return min(times, key=times.__getitem__)
 
 
-def _halves(k: int, dtype: torch.dtype) -> int:
+def halves(k: int, dtype: torch.dtype) -> int:
     """Columns of K as elements of 16 bits."""
     return -(-k * dtype.itemsize // 2)

@@ -307,8 +307,7 @@ class PersistentKernel:
             self._retire(base, slot)
             tracing.end(self.recorder, "instruction")
             self._next_slot(position)
-        accumulators.settle()
-        tensor_memory.free(self.layout, base)
+        accumulators.finish()
         self._retire(base, position[0])
         self._stop()
 
@@ -422,6 +421,8 @@ class PersistentKernel:
             self._retire(base, slot)
             tracing.end(self.recorder, "instruction")
             self._next_slot(position)
+        if const_expr(self.multiplies):
+            ComputeAccumulators(self.layout, base, sums, self.waits).finish()
         self._retire(base, position[0])
         self._stop()
 
@@ -525,6 +526,10 @@ class PersistentKernel:
             ptx.mbarrier_init(self._at(base, layout.slot_free_offset, slot), self._slot_users)
             if const_expr(self.multiplies):
                 ptx.mbarrier_init(self._at(base, layout.slot_begun_offset, slot), 1)
+                # Whoever gives up waiting for the position reads it all the same: a page that there is.
+                ptx.store_shared_word(Int64, self._at(base, layout.position_offset, slot), Int64(0))
+        if const_expr(self.multiplies):
+            ptx.mbarrier_init(self._at(base, layout.ended_offset, 0), COMPUTE_WARPS + 1)
         for index in cutlass.range_constexpr(layout.accumulators):
             ptx.mbarrier_init(self._at(base, layout.summed_offset, index), 1)
             ptx.mbarrier_init(self._at(base, layout.taken_offset, index), COMPUTE_WARPS)

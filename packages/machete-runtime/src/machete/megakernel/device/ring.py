@@ -341,11 +341,12 @@ class MultiplyRing(_Ring):
     @cute.jit
     def release(self, stage):
         """The loader may refill the stage once the products that have been issued are complete."""
-        with cute.arch.elect_one():
-            for i in cutlass.range_constexpr(self.stage_pages):
-                empty = self._barrier(self.layout.empty_offset, stage.page + i)
-                ptx.mbarrier_arrive_many(empty, self.compute_warps - 1)
-                ptx.tensor_commit(empty)
+        if self._goes_on():
+            with cute.arch.elect_one():
+                for i in cutlass.range_constexpr(self.stage_pages):
+                    empty = self._barrier(self.layout.empty_offset, stage.page + i)
+                    ptx.mbarrier_arrive_many(empty, self.compute_warps - 1)
+                    ptx.tensor_commit(empty)
 
     @cute.jit
     def align(self):

@@ -12,7 +12,6 @@ more).
 from dataclasses import dataclass
 from typing import Any
 
-import cutlass
 import cutlass.cute as cute
 from cutlass import Int32
 
@@ -67,11 +66,17 @@ class MultiplyAccumulators(_Accumulators):
         self._next()
 
     @cute.jit
-    def settle(self):
-        """At the end: every accumulator has been read."""
-        for _ in cutlass.range_constexpr(self.layout.accumulators):
-            self.acquire()
-            self._next()
+    def finish(self):
+        """At the end: free tensor memory once all products are complete, and compute does not read them any more.
+
+        Both come whatever happens: in a kernel that gave up, waits end and products go on.
+        """
+        ended = self._barrier(self.layout.ended_offset, 0)
+        with cute.arch.elect_one():
+            ptx.tensor_commit(ended)
+        ptx.mbarrier_wait_surely(ended, Int32(0))
+        ptx.tensor_fence_after()
+        ptx.tensor_free(ptx.shared_word(Int32, self.base + self.layout.tensor_address_offset), TENSOR_COLUMNS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,12 +107,15 @@ class ComputeAccumulators(_Accumulators):
             ptx.mbarrier_arrive(self._barrier(self.layout.taken_offset, self.state[0]))
         self._next()
 
+    @cute.jit
+    def finish(self):
+        """At the end: this warp has read all that it will read."""
+        ptx.tensor_fence_before()
+        cute.arch.sync_warp()
+        if ptx.lane_index() == 0:
+            ptx.mbarrier_arrive(self._barrier(self.layout.ended_offset, 0))
+
 
 def allocate(layout: SharedLayout, base) -> None:
-    """One warp, before the CTA meets: take all of tensor memory, once whoever has it gives it back."""
+    """The multiplier, before the CTA meets: take all of tensor memory, once whoever has it gives it back."""
     ptx.tensor_allocate(base + layout.tensor_address_offset, TENSOR_COLUMNS)
-
-
-def free(layout: SharedLayout, base) -> None:
-    """The same warp, when nobody uses it any more."""
-    ptx.tensor_free(ptx.shared_word(Int32, base + layout.tensor_address_offset), TENSOR_COLUMNS)

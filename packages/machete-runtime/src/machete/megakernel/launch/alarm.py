@@ -10,7 +10,7 @@ from machete.megakernel.plan.shared import MBARRIER_BYTES, SharedLayout
 
 #: What a warp waited for, by the number that the report has for it: 1 + the position in `device.waiting.REASONS`.
 REASONS = {
-    4: "a free page of the ring: compute or the store phase has not released it",
+    4: "a free page of the ring: whoever uses the stages has not released it",
     5: "copies on their way to land",
     6: "copies into a stage to land: the loader has not filled it",
     7: "a free place on the way to the store phase",
@@ -65,6 +65,7 @@ def barrier_name(layout: SharedLayout, offset: int) -> str:
         "slot_begun": (layout.slot_begun_offset, layout.slots if layout.accumulators else 0),
         "summed": (layout.summed_offset, layout.accumulators),
         "taken": (layout.taken_offset, layout.accumulators),
+        "ended": (layout.ended_offset, 1 if layout.accumulators else 0),
         "operands": (layout.operands_offset, layout.ring_pages if layout.accumulators else 0),
     }
     for name, (begin, count) in areas.items():

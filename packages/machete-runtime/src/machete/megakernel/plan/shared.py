@@ -33,6 +33,8 @@ ACCUMULATORS = 2
 ACCUMULATOR_COLUMNS = TENSOR_COLUMNS // ACCUMULATORS
 #: Page and parity of the loader's next stage.
 POSITION_BYTES = 8
+#: Pages whose parities the multiplier keeps in one register.
+MOST_PAGES = 32
 #: The head of the alarm: addresses of alarm and report, CTA, patience; then what each warp says of itself
 #: (`device.waiting`).
 ALARM_STATUS = 32
@@ -78,6 +80,13 @@ class SharedLayout:
                 fix=f"page_bytes={max(sizes)} for all of them",
             )
         layout = _layout(kinds, target)
+        if layout.accumulators and layout.ring_pages > MOST_PAGES:
+            raise PipelineError(
+                what=f"a ring of {layout.ring_pages} pages of {layout.page_bytes} bytes",
+                where="one kernel with products in tensor memory",
+                why=f"the multiplier keeps track of {MOST_PAGES} pages",
+                fix="fewer and larger pages",
+            )
         if layout.total_bytes > target.shared_bytes:
             raise _does_not_fit(kinds, target, layout)
         return layout
@@ -164,9 +173,14 @@ class SharedLayout:
         return self.taken_offset + self.accumulators * MBARRIER_BYTES
 
     @property
+    def ended_offset(self) -> int:
+        """mbarrier, with accumulators: nobody uses tensor memory any more."""
+        return self.operands_offset + (self.ring_pages * MBARRIER_BYTES if self.accumulators else 0)
+
+    @property
     def position_offset(self) -> int:
         """(int32 page, int32 parity)[slots], with accumulators: where the loader begins an instruction."""
-        return self.operands_offset + (self.ring_pages * MBARRIER_BYTES if self.accumulators else 0)
+        return self.ended_offset + (MBARRIER_BYTES if self.accumulators else 0)
 
     @property
     def tensor_address_offset(self) -> int:
@@ -211,6 +225,8 @@ class SharedLayout:
         spec = kind.pipeline
         if kind.multiplies and not self.accumulators:
             return "no accumulators"
+        if self.accumulators and self.ring_pages > MOST_PAGES:
+            return f"a ring of {self.ring_pages} pages, and a multiplier that keeps track of {MOST_PAGES}"
         if kind.record.size > self.record_bytes:
             return f"a record of {kind.record.size} bytes in slots for {self.record_bytes}"
         if spec is None:
@@ -246,6 +262,8 @@ def _layout(kinds: Sequence[Kind], target: Target) -> SharedLayout:
     group = math.lcm(*(spec.stage_pages for spec in streaming))
     least = -(-max((spec.least_pages for spec in streaming), default=0) // group) * group
     wanted = -(-max((spec.input_stages * spec.stage_pages for spec in streaming), default=0) // group) * group
+    if layout.accumulators:
+        wanted = max(least, min(wanted, MOST_PAGES // group * group))
     layouts = (_with_ring(layout, streaming, pages) for pages in range(wanted, least, -group))
     fitting = (layout for layout in layouts if layout.total_bytes <= target.shared_bytes)
     return next(fitting, None) or _with_ring(layout, streaming, least)
