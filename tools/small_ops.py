@@ -10,7 +10,7 @@ import cutlass
 import cutlass.cute as cute
 import torch
 
-from machete.megakernel import Op, PipelineSpec
+from machete.megakernel import Op, PipelineSpec, TmaBox
 from machete.megakernel.authoring import sync_compute_threads
 
 
@@ -201,3 +201,77 @@ class ReverseTiles(Op):
             if count == 64:
                 source = 63 - thread
             y[first + thread] = sX[source]
+
+
+class TensorProduct(Op):
+    """c = a @ b.T in tf32, accumulated in tensor memory: tiles of 128 x 16, a stage for every 8 columns of K.
+
+    a (M, K), b (N, K), c (M, N); K a multiple of 4. Tensor cores ignore the low 13 bits of a and b.
+    """
+
+    targets = ("sm_100a",)
+    reads = {"a": (torch.float32, ("M", "K")), "b": (torch.float32, ("N", "K"))}
+    writes = {"c": (torch.float32, ("M", "N"))}
+    tile = ("M", "N")
+    resizable = ("M", "N", "K")
+    pipeline = PipelineSpec.streaming(input_stages=3, stage_pages=5, page_bytes=1024)
+
+    columns = 8  # of K in a stage: 32 bytes, swizzled
+    b_offset = 4096
+    rows = 6 << 61 | 1 << 46 | (256 >> 4) << 32 | 1 << 16  # of 32 bytes: PTX ISA, "tcgen05 Shared memory descriptor"
+    product = 1 << 4 | 2 << 7 | 2 << 10 | 16 // 8 << 17 | 128 // 16 << 24  # "tcgen05 Instruction descriptor"
+
+    @classmethod
+    def schedule(cls, *, a, b, c):
+        return [cls._schedule_single(tile_sizes={"M": 128, "N": 16}, a=a, b=b, c=c)]
+
+    @classmethod
+    def descriptors(cls, op):
+        return {"a": TmaBox((128, cls.columns), swizzle=32), "b": TmaBox((16, cls.columns), swizzle=32)}
+
+    @cute.jit
+    def load(self, ring, tile_M, tile_N, tma_a, tma_b):
+        for k in cutlass.range(0, self.K, self.columns, unroll=1):
+            stage = ring.acquire()
+            ring.load_tile(stage, tma_a, (tile_M * 128, k))
+            ring.load_tile(stage, tma_b, (tile_N * 16, k), offset=self.b_offset)
+            ring.commit(stage)
+
+    @cute.jit
+    def multiply(self, ring, accumulators):
+        sums = accumulators.acquire()
+        for k in cutlass.range(0, self.K, self.columns, unroll=1):
+            stage = ring.wait()
+            with cute.arch.elect_one():
+                a, b = ((stage.address + offset & 0x3FFFF) >> 4 for offset in (0, self.b_offset))
+                cute.arch.inline_ptx(
+                    "{ .reg .pred adds; setp.ne.u32 adds, {$r4}, 0; "
+                    "tcgen05.mma.cta_group::1.kind::tf32 [{$r0}], {$r1}, {$r2}, {$r3}, adds; }",
+                    read_only_args=[
+                        sums,
+                        cutlass.Int64(self.rows) | cutlass.Int64(a),
+                        cutlass.Int64(self.rows) | cutlass.Int64(b),
+                        cutlass.Int32(self.product),
+                        k,
+                    ],
+                )
+            ring.release(stage)
+        accumulators.commit()
+
+    @cute.jit
+    def compute(self, accumulators, tile_M, tile_N, c):
+        thread = cute.arch.thread_idx()[0]
+        row = tile_M * 128 + thread % 128
+        first = thread // 128 * 8  # each warpgroup takes half of the columns
+        sums = accumulators.wait()
+        values = cute.make_rmem_tensor((8,), cutlass.Float32)
+        values.fill(0.0)
+        if self.K > 0:
+            taken = accumulators.read(sums, first, 8)
+            for i in cutlass.range_constexpr(8):
+                values[i] = taken[i]
+        accumulators.release()
+        for i in cutlass.range_constexpr(8):
+            column = tile_N * 16 + first + i
+            if row < self.M and column < self.N:
+                c[row, column] = values[i]

@@ -29,7 +29,11 @@ def layer(n: dict[str, Any]) -> torch.Tensor:
 
 #: (page, words that pick the example) to (name of the result, its value from the example's other names).
 EXAMPLES = {
-    ("gemm", "GemmOp"): ("y", lambda n: n["x"].double() @ n["w"].double().T),
+    ("gemm", "y = x @ w.T"): ("y", lambda n: n["x"].double() @ n["w"].double().T),
+    ("gemm", "a_scale="): (
+        "y",
+        lambda n: (n["a"].double() * n["x_scale"][:, None]) @ (n["b"].double() * n["w_scale"][:, None]).T,
+    ),
     ("gemm", "linear("): (
         "z",
         lambda n: functional.silu(functional.linear(n["x"].double(), n["weight"].double(), n["bias"].double())),

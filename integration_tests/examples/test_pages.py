@@ -23,6 +23,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], dict[str, Any]]:
     """Runs the page's example, in an empty folder, with an empty cache; returns its names."""
+    monkeypatch.setenv("MACHETE_CACHE", "on")
     monkeypatch.setenv("MACHETE_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
 

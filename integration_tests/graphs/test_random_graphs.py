@@ -12,4 +12,5 @@ from random_graphs import check, draw
 @pytest.mark.parametrize("seed", range(12))
 def test_random_graph_equals_torch(arch: str, device: str, seed: int) -> None:
     generator = random.Random(f"{arch}{seed}")
-    check(draw(generator), seed, device, arch if device == "cpu" else None, generator.choice([1, 2, 3, 5]))
+    target = arch if device == "cpu" else None
+    check(draw(generator, target), seed, device, target, generator.choice([1, 2, 3, 5]))

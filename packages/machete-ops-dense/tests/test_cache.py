@@ -21,6 +21,7 @@ from machete.megakernel.launch import compilation
 
 @pytest.fixture(autouse=True)
 def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("MACHETE_CACHE", "on")
     monkeypatch.setenv("MACHETE_CACHE_DIR", str(tmp_path))
     compilation.forget()
     yield

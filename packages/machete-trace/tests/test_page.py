@@ -13,7 +13,7 @@ import pytest
 
 from machete.trace import Trace
 from machete.trace.attribution import CATEGORIES, attribute
-from machete.trace.buffer import ROLES
+from machete.trace.buffer import roles_of
 from machete.trace.colours import CATEGORY_COLOURS
 from machete.trace.page import page as page_of
 
@@ -108,7 +108,8 @@ def test_it_says_what_is_under_the_pointer(page, trace: Trace) -> None:
         spans = trace.spans.of(what, role=role)
         longest = int(np.argmax(spans.end - spans.begin))
         middle = (spans.begin[longest] + spans.end[longest]) / 2
-        lane = int(spans.sm[longest]) * len(ROLES) + ROLES.index(role)
+        roles = roles_of(trace.plan)
+        lane = int(spans.sm[longest]) * len(roles) + roles.index(role)
         page.mouse.move(*place(page, trace, middle, lane, ROLE_LANE))
         tip = page.locator("#tip").inner_text()
         op = int(spans.op[longest])

@@ -10,7 +10,7 @@ from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace as PerfettoT
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TrackEvent
 
 from machete.trace import Trace
-from machete.trace.buffer import ROLES
+from machete.trace.buffer import roles_of
 from machete.trace.events import TYPES, WAITS
 from machete.trace.perfetto_export import write_perfetto
 
@@ -27,7 +27,7 @@ def test_a_process_for_each_sm_and_a_track_for_each_role(packets: list, trace: T
     processes = {each.process.pid: each.process.process_name for each in descriptors if each.HasField("process")}
     assert processes == {sm + 1: f"SM {sm} (hardware {sm})" for sm in range(4)}
     threads = [(each.thread.pid, each.thread.thread_name) for each in descriptors if each.HasField("thread")]
-    assert sorted(threads) == sorted((sm + 1, role) for sm in range(4) for role in ROLES)
+    assert sorted(threads) == sorted((sm + 1, role) for sm in range(4) for role in roles_of(trace.plan))
     counters = Counter(each.name for each in descriptors if each.HasField("counter"))
     assert counters == {"loader ahead of compute": 4, "bytes in flight, at most": 4}
     assert len({each.uuid for each in descriptors}) == len(descriptors)

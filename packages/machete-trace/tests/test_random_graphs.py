@@ -13,12 +13,12 @@ from machete.trace.attribution import attribute
 from random_graphs import check, draw
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_time_is_attributed_once_and_clocks_agree(seed: int) -> None:
+@pytest.mark.parametrize(("seed", "target"), [(0, "sm_90a"), (1, "sm_100a")])
+def test_time_is_attributed_once_and_clocks_agree(seed: int, target: str) -> None:
     generator = random.Random(seed)
     with traced_kernels() as kernels:
         # Tracing changes no result either: `check` compares them with torch.
-        kernel = check(draw(generator), seed, "cpu", None, generator.choice([2, 3, 5]))
+        kernel = check(draw(generator, target), seed, "cpu", target, generator.choice([2, 3, 5]))
     assert kernels == [kernel]
     trace = Trace.of(kernel, kernel.report)
     assert not trace.lost.any()
@@ -30,4 +30,4 @@ def test_time_is_attributed_once_and_clocks_agree(seed: int) -> None:
     assert sum(report.us.values()) == pytest.approx(trace.total_us)
     assert report.reconciliation is not None
     assert report.wall_us is not None
-    assert abs(report.wall_us - trace.total_us) < 0.02 * trace.total_us + 0.2, "entry and exit of a CTA"
+    assert abs(report.wall_us - trace.total_us) < 0.02 * trace.total_us + 0.4, "entry and exit of a CTA"

@@ -90,7 +90,7 @@ def test_signals_come_before_the_waits_for_them(arch: str, device: str, traced: 
 
 
 def test_a_full_buffer_loses_events_and_says_so(monkeypatch: pytest.MonkeyPatch, traced: Traced) -> None:
-    capacity = (8, 100, 30, 40, 100)
+    capacity = (8, 100, 30, 40, 100, 0)
     monkeypatch.setattr(BufferLayout, "of", classmethod(lambda cls, plan: cls(plan.num_sms, capacity)))
     _, trace = traced("cpu", "sm_90a", seed=1)
     kept = np.diff(trace.begin).reshape(4, len(ROLES))

@@ -93,13 +93,13 @@ def test_in_place_in_a_chain(streaming, run, random) -> None:
 @pytest.mark.parametrize("streaming", [True, False])
 def test_expanded_operand(streaming, run, random, poisoned) -> None:
     """What broadcasting would do, said by the caller."""
-    a, bias, y = random(30, 64), random(64), poisoned(30, 64)
+    a, bias, y = random(20, 64), random(64), poisoned(20, 64)  # as the slices above: the same kernels
     run(AddOp.schedule(a=a, b=bias.expand_as(a), y=y, streaming=streaming))
     check(y, a, bias)
 
 
 def test_nan_and_inf_stay_where_they_are(run, random, poisoned) -> None:
-    a, b, y = random(4, 600), random(4, 600), poisoned(4, 600)
+    a, b, y = random(20, 64), random(20, 64), poisoned(20, 64)
     a[1, 5], b[2, 7], a[3, 0] = float("nan"), float("inf"), -float("inf")
     run(AddOp.schedule(a=a, b=b, y=y, streaming=True))
     assert torch.equal(y.isnan(), a.isnan())

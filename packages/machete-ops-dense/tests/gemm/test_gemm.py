@@ -10,6 +10,7 @@ from machete.kernels.gemm import GemmOp
 from machete.megakernel import MacheteError, Megakernel
 from machete.megakernel.errors import (
     AlignmentError,
+    ConfigError,
     DtypeError,
     ExtentError,
     OverlapError,
@@ -140,7 +141,18 @@ WRONG = {
         {"a": torch.zeros(8, 72, dtype=torch.bfloat16)[:, 1:65]},
         "multiple of 16",
     ),
-    "a not K-major": (StrideError, {"a": torch.zeros(64, 8, dtype=torch.bfloat16).T}, "innermost"),
+    "no dim of a is contiguous": (StrideError, {"a": torch.zeros(8, 64, 2, dtype=torch.bfloat16)[..., 0]}, "innermost"),
+    "odd column stride": (AlignmentError, {"a": torch.zeros(64, 9, dtype=torch.bfloat16).T[:8]}, "multiple of 16"),
+    "adjacent rows of 8 bits": (
+        StrideError,
+        {name: torch.zeros(64, 8, dtype=torch.float8_e4m3fn).T for name in "ab"},
+        "along K",
+    ),
+    "8 bits and 16": (DtypeError, {"a": torch.zeros(8, 64, dtype=torch.float8_e4m3fn)}, "8-bit float types"),
+    "scale": (ShapeMismatchError, {"a_scale": torch.ones(3)}, r"a_scale of shape (1,), (8,) or (1, 8)"),
+    "scale of integers": (DtypeError, {"a_scale": torch.ones(1, dtype=torch.int32)}, "a_scale.float()"),
+    "fast by name": (ConfigError, {"fast_accumulation": "no"}, "fast_accumulation='no'"),
+    "scale is no tensor": (ShapeMismatchError, {"b_scale": 2.0}, "b_scale is float"),
     "tile_n": (TileSizeError, {"tile_n": 100}, "64, 128 or 256"),
     "slices": (TileSizeError, {"slices": 9}, "1 to 8 parts"),
     "k is zero": (

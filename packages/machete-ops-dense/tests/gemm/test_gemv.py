@@ -83,8 +83,10 @@ def test_norm_weight_with_a_producer(run, random, poisoned, error) -> None:
     assert error(c, normalised(a, scaled) @ b.double().T) < TOLERANCE[torch.bfloat16]
 
 
-@pytest.mark.parametrize("activation", ["silu", "gelu"])
-@pytest.mark.parametrize(("m", "n", "k"), [(1, 37, 128), (4, 24, 576), (2, 10, 8192)])
+@pytest.mark.parametrize(
+    ("m", "n", "k", "activation"),
+    [(1, 37, 128, "silu"), (1, 24, 576, "gelu"), (4, 24, 576, "silu"), (2, 10, 8192, "gelu")],
+)
 def test_glu_pair(m, n, k, activation, run, random, poisoned, error) -> None:
     """Both matrices are halves of one weight."""
     a, w, c = random(m, k, scale=k**-0.5), random(2 * n, k), poisoned(m, n)

@@ -40,6 +40,26 @@ def test_gradients(activation, random, error) -> None:
         assert error(leaf.grad, reference.grad) < 2 * TOLERANCE
 
 
+@pytest.mark.parametrize(
+    ("m", "k", "n"), [(1, 32, 16), (9, 24, 5), (9, 5, 24), (3, 32, 20), (8, 1, 16), (3, 1, 1)], ids=str
+)
+def test_gradients_of_any_extents(m, k, n, random, error) -> None:
+    """Also where rows, or what is a transpose for the gradients, are not whole units of copies; dy is expanded."""
+    x, weight = random(m, k).requires_grad_(), random(n, k).requires_grad_()
+    linear(x, weight).sum().backward()
+    exact = [t.detach().double().requires_grad_() for t in (x, weight)]
+    functional.linear(*exact).sum().backward()
+    for leaf, reference in zip((x, weight), exact, strict=True):
+        assert error(leaf.grad, reference.grad) < TOLERANCE
+
+
+@pytest.mark.parametrize(("k", "transposed"), [(12, "x"), (12, "weight"), (16, "both"), (1, "x")])
+def test_views(k, transposed, random, error) -> None:
+    x = random(k, 9).t() if transposed in ("x", "both") else random(9, k)
+    weight = random(k, 24).t() if transposed in ("weight", "both") else random(24, k)
+    assert error(linear(x, weight), x.double() @ weight.double().T) < TOLERANCE
+
+
 def test_the_op_with_an_activation_has_no_gradients_and_says_so_at_once(random, error) -> None:
     x, weight = random(8, 64), random(16, 64).requires_grad_()
     with pytest.raises(ScheduleError, match=r"no gradients with activation 'silu'"):

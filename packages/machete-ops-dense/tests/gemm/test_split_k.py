@@ -1,4 +1,4 @@
-"""`GemmOp` with K in slices: several SMs multiply one tile with wgmma, and one of them adds up the sums."""
+"""`GemmOp` with K in slices: several SMs multiply one tile, and one of them adds up the sums."""
 
 from __future__ import annotations
 
@@ -10,29 +10,34 @@ from machete.kernels.fusions import Activation, Bias, ResidualAdd
 from machete.kernels.gemm import GemmOp
 from machete.kernels.gemm.op import tile_times
 
-pytestmark = pytest.mark.archs("sm_90a")
+pytestmark = pytest.mark.archs("sm_90a", "sm_100a")
 TOLERANCE = {torch.bfloat16: 4e-3, torch.float16: 6e-4, torch.float32: 1e-5}
 
 
+IMPLEMENTATIONS = {"sm_90a": "SplitWgmmaGemm", "sm_100a": "SplitTcgen05Gemm"}
+WGMMA_SHAPES = [
+    (64, 128, 512, 128, 2, torch.bfloat16),
+    (24, 200, 1032, 128, 4, torch.float32),  # warps without rows; the last slice is shorter
+    (40, 136, 520, 64, 3, torch.float16),  # odd number of steps
+    (33, 257, 328, 256, 5, torch.bfloat16),  # odd n: pairs of columns straddle the edge
+    (130, 70, 584, 64, 3, torch.float16),
+    (140, 200, 1096, 128, 4, torch.bfloat16),
+    (200, 300, 392, 256, 2, torch.float32),
+    (72, 64, 136, 128, 8, torch.bfloat16),  # slices with nothing in them
+]
+TCGEN05_SHAPES = [WGMMA_SHAPES[1], WGMMA_SHAPES[4], WGMMA_SHAPES[6], WGMMA_SHAPES[7]]
+
+
 @pytest.mark.parametrize(
-    ("m", "n", "k", "tile_n", "slices", "dtype"),
-    [
-        (64, 128, 512, 128, 2, torch.bfloat16),
-        (24, 200, 1032, 128, 4, torch.float32),  # warps without rows; the last slice is shorter
-        (40, 136, 520, 64, 3, torch.float16),  # odd number of steps
-        (33, 257, 328, 256, 5, torch.bfloat16),  # odd n: pairs of columns straddle the edge
-        (130, 70, 584, 64, 3, torch.float16),
-        (140, 200, 1096, 128, 4, torch.bfloat16),
-        (200, 300, 392, 256, 2, torch.float32),
-        (72, 64, 136, 128, 8, torch.bfloat16),  # slices with nothing in them
-    ],
+    ("arch", "m", "n", "k", "tile_n", "slices", "dtype"),
+    [("sm_90a", *shape) for shape in WGMMA_SHAPES] + [("sm_100a", *shape) for shape in TCGEN05_SHAPES],
 )
-def test_shapes(m, n, k, tile_n, slices, dtype, run, random, poisoned, error, kind_names) -> None:
+def test_shapes(arch, m, n, k, tile_n, slices, dtype, run, random, poisoned, error, kind_names) -> None:
     torch.manual_seed(m + n + k)
     operands = torch.float16 if dtype is torch.float16 else torch.bfloat16
     a, b, c = random(m, k, dtype=operands), random(n, k, dtype=operands), poisoned(m, n, dtype=dtype)
     kernel = run(GemmOp.schedule(a=a, b=b, c=c, tile_n=tile_n, slices=slices))
-    assert kind_names(kernel) == ["SplitWgmmaGemm"]
+    assert kind_names(kernel) == [IMPLEMENTATIONS[arch]]
     assert kernel.plan.ops[0].tiles[-1] == slices
     assert error(c, a.double() @ b.double().T) < TOLERANCE[dtype]
 

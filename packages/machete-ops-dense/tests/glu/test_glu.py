@@ -53,9 +53,11 @@ def test_activations(activation, run, random, poisoned, error) -> None:
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_nan_and_inf_are_those_of_the_formula(activation, run, device, poisoned) -> None:
     values = [float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 1e30, -1e30, 88.0, -88.0, -104.0]
-    gate = torch.tensor([values, values[::-1]], device=device)
-    up, y = torch.ones_like(gate), poisoned(2, len(values), dtype=torch.float32)
-    up[1] = 2.0
+    # Of the shape and the types of `test_activations`: one kernel does for both.
+    gate = torch.tensor(values, device=device).repeat(50 * 64 // len(values)).view(50, 64)
+    up = torch.ones(50, 64, device=device, dtype=torch.bfloat16)
+    up[1::2] = 2.0
+    y = poisoned(50, 64, dtype=torch.float32)
     run(GluOp.schedule(gate=gate, up=up, y=y, activation=activation))
     expected = reference(gate, up, activation).float()
     torch.testing.assert_close(y, expected, equal_nan=True, rtol=1e-5, atol=1e-7)

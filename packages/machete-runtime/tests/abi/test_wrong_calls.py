@@ -11,6 +11,7 @@ import torch
 from torch._subclasses import FakeTensorMode
 
 from machete.megakernel.abi import (
+    TARGETS,
     AbiMismatchError,
     AlignmentError,
     ConfigError,
@@ -31,6 +32,7 @@ from machete.megakernel.abi import (
     StrideError,
     Target,
     TargetError,
+    TensorInfo,
     TensorTypeError,
     TileSizeError,
     TmaBox,
@@ -143,6 +145,20 @@ def freed() -> torch.Tensor:
 def define(**attributes: Any) -> type[Op]:
     """A class that copies x to y in one tile, but for these attributes."""
     return type("BadOp", (Op,), {"reads": {"x": VECTOR}, "writes": {"y": VECTOR}, **attributes})
+
+
+def product(**changes: Any) -> type[Op]:
+    """A class with a `multiply` phase, but for these attributes."""
+    return define(
+        **{
+            "targets": ("sm_100a",),
+            "pipeline": PipelineSpec.streaming(input_stages=2),
+            "load": lambda self, ring, x: None,
+            "multiply": lambda self, ring, accumulators: None,
+            "compute": lambda self, accumulators, y: None,
+            **changes,
+        }
+    )
 
 
 def axpy(**changes: Any) -> Any:
@@ -273,6 +289,55 @@ DEFINITIONS: list[Wrong] = [
         ),
         OpDefinitionError,
         ("`store` without output stages", "output_stages=2"),
+    ),
+    (
+        "multiply without tensor memory",
+        lambda: product(targets=tuple(TARGETS)),
+        OpDefinitionError,
+        ("`multiply` on sm_90a, sm_120a", "targets = ('sm_100a',)"),
+    ),
+    (
+        "multiply of nothing",
+        lambda: product(load=lambda self, x: None),
+        OpDefinitionError,
+        ("`multiply`, but `load` does not take `ring`", "the stages that `load` fills"),
+    ),
+    (
+        "multiply into nothing",
+        lambda: product(multiply=lambda self, ring: None),
+        OpDefinitionError,
+        ("`multiply`, but `multiply` does not take `accumulators`", "def multiply(self, accumulators, …)"),
+    ),
+    (
+        "sums that nobody takes",
+        lambda: product(compute=lambda self, y: None),
+        OpDefinitionError,
+        ("`compute` does not take `accumulators`", "free the accumulator"),
+    ),
+    (
+        "two phases for one ring",
+        lambda: product(compute=lambda self, ring, accumulators, y: None),
+        OpDefinitionError,
+        ("both `multiply` and `compute` take `ring`", "def compute(self, accumulators, …)"),
+    ),
+    (
+        "a tensor in multiply",
+        lambda: product(multiply=lambda self, ring, accumulators, x: None),
+        OpDefinitionError,
+        ("`multiply` has a parameter `x` that names nothing", "accumulators"),
+    ),
+    (
+        "accumulators without multiply",
+        lambda: define(compute=lambda self, accumulators, y: None),
+        OpDefinitionError,
+        ("`compute` has a parameter `accumulators` that names nothing",),
+    ),
+    ("inner dim of a box", lambda: TmaBox((8, 64), inner=2), OpDefinitionError, ("inner=2", "0 to 1")),
+    (
+        "inner extent of a transposed box",
+        lambda: TmaBox((5, 64), inner=0).check(TensorInfo.of("x", torch.zeros(64, 8).T), "op"),
+        OpDefinitionError,
+        ("innermost extent 5 of float32 is 20 bytes", "inner=0"),
     ),
     (
         "pipeline that is none",

@@ -41,6 +41,14 @@ def test_fields(dtype: torch.dtype, shape: tuple[int, ...], box: tuple[int, ...]
     assert words[8:] == [0] * 8
 
 
+def test_an_inner_dim_that_is_not_the_last() -> None:
+    """The descriptor of a transposed view is that of the matrix, its box with the dims the other way round."""
+    x = torch.empty(3, 200, 136, dtype=torch.bfloat16)
+    there = encode(TensorInfo.of("x", x), TmaBox((1, 32, 64), swizzle=128))
+    view = encode(TensorInfo.of("x", x.mT), TmaBox((1, 64, 32), swizzle=128, inner=1))
+    assert view.tolist() == there.tolist()
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="compares with the CUDA driver, which a GPU's machine has")
 @pytest.mark.parametrize(("dtype", "shape", "box", "swizzle"), CASES)
 def test_equals_the_driver(dtype: torch.dtype, shape: tuple[int, ...], box: tuple[int, ...], swizzle: int) -> None:

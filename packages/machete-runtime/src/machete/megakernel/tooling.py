@@ -1,5 +1,8 @@
-"""What tools use of the runtime, beside its public classes: the tables of plans, files with ops, and traced kernels."""
+"""What tools use of the runtime, beside its public classes: the tables of plans, files with ops, traced kernels, and
+files that are written whole or not at all.
+"""
 
+from .launch.cache.store import replace_file
 from .launch.tracing import traced_kernels
 from .plan.cost import RATES, Rates
 from .plan.queues import COUNT, FIRST, OP, SIGNAL, STEP, TOTAL, WAITS
@@ -16,5 +19,6 @@ __all__ = [
     "WAITS",
     "Rates",
     "ops_of",
+    "replace_file",
     "traced_kernels",
 ]

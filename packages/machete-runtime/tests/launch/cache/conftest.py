@@ -107,6 +107,7 @@ class Package:
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     """An empty cache."""
+    monkeypatch.setenv("MACHETE_CACHE", "on")
     monkeypatch.setenv("MACHETE_CACHE_DIR", str(tmp_path / "cache"))
     compilation.forget()
     yield Store(tmp_path / "cache")

@@ -21,6 +21,7 @@ from machete.megakernel import Megakernel
 from machete.megakernel.abi.errors import SettingError
 from machete.megakernel.launch import compilation
 from machete.megakernel.launch.cache.store import Store
+from machete.megakernel.launch.cache.traced import Recorder
 
 
 def test_a_second_process_finds_what_the_first_compiled(package: Any) -> None:
@@ -105,9 +106,10 @@ def test_a_malformed_setting_is_said_before_compiling(package: Any, monkeypatch:
         package.compile()
 
 
-def test_switched_off_nothing_is_described(package: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_switched_off_nothing_is_described_or_recorded(package: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MACHETE_CACHE", "off")
     monkeypatch.setattr("machete.megakernel.launch.cache.identity.Identity.of", lambda *_: pytest.fail("described"))
+    monkeypatch.setattr(Recorder, "recording", lambda _: pytest.fail("recorded"))
     assert not package.compile().cached
 
 

@@ -66,19 +66,27 @@ def throttles_of(plan: Plan) -> tuple[Throttled | None, ...]:
 def stages_of(trace: Trace, sm: int) -> Stages:
     """The stages of an SM. Those that compute has not taken, since the trace was full, are used at the end."""
     ops = trace.plan.queues.rows[rows_of_sm(trace, sm), OP]
-    sides = []
-    for role in ("loader", "compute"):
-        events = trace.events_of(sm, role)
-        kind = trace.type[events]
-        number = np.cumsum(kind == tag("instruction")) - 1
-        stages = kind == tag("stage")
-        sides.append((trace.time[events][stages], number[stages]))
-    (taken, instruction), (used, _) = sides
+    taken, instruction = _of_role(trace, sm, "loader")
+    # Each instruction's stages are used by compute, or by the multiplier.
+    used, number = (
+        np.concatenate(both)
+        for both in zip(_of_role(trace, sm, "compute"), _of_role(trace, sm, "multiplier"), strict=True)
+    )
+    used = used[np.lexsort((used, number))]
     count = len(taken)
     used = np.append(used[:count], np.full(max(0, count - len(used)), trace.total_us))
     op = ops[instruction]
     nbytes = np.array([_stage_bytes(trace.plan, index) for index in range(len(trace.plan.ops))], dtype=np.int64)[op]
     return Stages(nbytes, taken, _seen(trace, taken, used, instruction, op), used)
+
+
+def _of_role(trace: Trace, sm: int, role: str) -> tuple[np.ndarray, np.ndarray]:
+    """(float64 µs, int64 instruction of the SM) of the stages that a role has taken, in order."""
+    events = trace.events_of(sm, role)
+    kind = trace.type[events]
+    number = np.cumsum(kind == tag("instruction")) - 1
+    stages = kind == tag("stage")
+    return trace.time[events][stages], number[stages]
 
 
 def _seen(trace: Trace, taken: np.ndarray, used: np.ndarray, instruction: np.ndarray, op: np.ndarray) -> np.ndarray:

@@ -3,7 +3,8 @@
 What compute waits for decides, and where that is data, what kept the loader from fetching it earlier:
 
 - `launch`: from the first event of any SM to the SM's first instruction.
-- `math`: in a compute phase, not waiting. What an op does there is its own: its own loads and barriers count.
+- `math`: in a compute phase, not waiting. What an op does there is its own: its own loads and barriers count. And
+  waiting for products of the multiplier, while that does not wait for copies.
 - `streaming`: waiting for copies that are on their way, or that the loader holds back to keep few bytes in flight.
 - `page`: waiting for copies that could not begin, since no page of the ring was free; or for a place on the way out.
 - `dependency`: waiting for what other instructions write; or for copies that wait for that.
@@ -48,7 +49,9 @@ _STATES = {
     TYPES.index("fetch"): "barrier",
     TYPES.index("output"): "page",
     TYPES.index("dependency"): "dependency",
+    TYPES.index("position"): "barrier",
     TYPES.index("data"): "data",  # until it is known why the data is not there
+    TYPES.index("products"): "products",  # until it is known what the multiplier does
 }
 
 
@@ -155,7 +158,7 @@ class _Attributing:
         """From the first instruction's begin to the last one's end."""
         events = self._trace.events_of(sm, "compute")
         rows = rows_of_sm(self._trace, sm).tolist()
-        loader = _Loader(self._trace, sm)
+        loader, multiplier = _Loader(self._trace, sm), _Multiplier(self._trace, sm)
         stack: list[int] = []
         number, stages, time = -1, 0, first
         for now, kind in zip(self._trace.time[events].tolist(), self._trace.type[events].tolist(), strict=True):
@@ -164,13 +167,18 @@ class _Attributing:
             if number >= 0:
                 state = _STATES.get(stack[-1], "unattributed") if stack else "unattributed"
                 row = rows[min(number, len(rows) - 1)]
-                self._piece(sm, state, row, time, now, stages, loader)
+                if state == "products":
+                    for state, begin, end, stage in multiplier.during(number, time, now):
+                        self._piece(sm, state, row, begin, end, loader.number(number, stage), loader)
+                else:
+                    self._piece(sm, state, row, time, now, loader.number(number, stages), loader)
                 time = now
             if kind == _STAGE:
                 stages += 1
             elif kind % 2 == 0:
                 stack.append(kind // 2)
-                number += kind == _INSTRUCTION
+                if kind == _INSTRUCTION:
+                    number, stages = number + 1, 0
             elif stack:
                 stack.pop()
         self._pieces.add(sm, "unattributed", -1, -1, time, last)  # what a full buffer has lost
@@ -246,9 +254,14 @@ class _Loader:
         events = trace.events_of(sm, "loader")
         time, kind = trace.time[events], trace.type[events]
         self._taken = time[kind == _STAGE]
+        self._before = np.cumsum(kind == _STAGE)[kind == _INSTRUCTION].tolist()
         spans = trace.spans
         mask = (spans.sm == sm) & (spans.role == ROLES.index("loader")) & np.isin(spans.type, list(self._CAUSES))
         self._waits = spans.where(mask)
+
+    def number(self, instruction: int, stage: int) -> int:
+        """The number in the kernel of a stage of an instruction of this SM."""
+        return stage + (self._before[instruction] if instruction < len(self._before) else len(self._taken))
 
     def taken(self, stage: int) -> float:
         """When it had a free stage to fill, the one with this number; at once if the trace does not say."""
@@ -266,4 +279,39 @@ class _Loader:
             pieces.append(("streaming", begin, starts))
             pieces.append((self._CAUSES[int(self._waits.type[first])], starts, stops))
             begin, first = stops, first + 1
+        return pieces
+
+
+class _Multiplier:
+    """What the multiplier of an SM did."""
+
+    def __init__(self, trace: Trace, sm: int) -> None:
+        events = trace.events_of(sm, "multiplier")
+        time, kind = trace.time[events], trace.type[events]
+        number = np.cumsum(kind == _INSTRUCTION) - 1
+        stages = np.cumsum(kind == _STAGE)
+        first = np.append(stages[kind == _INSTRUCTION], 0)
+        waits = np.flatnonzero(kind == tag("data"))
+        ends = np.flatnonzero(kind == tag("data", ends=True))
+        count = min(len(waits), len(ends))
+        waits, ends = waits[:count], ends[:count]
+        self._begin, self._end = time[waits], time[ends]
+        self._instruction = number[waits]
+        self._stage = stages[waits] - first[number[waits]]
+
+    def during(self, instruction: int, begin: float, end: float) -> list[tuple[str, float, float, int]]:
+        """(state, begin, end, stage of the instruction) of what compute waits for meanwhile, without gaps.
+
+        That is data where the multiplier waits for the same instruction's; else products that are being made.
+        """
+        pieces: list[tuple[str, float, float, int]] = []
+        first = int(np.searchsorted(self._end, begin, side="right"))
+        while begin < end and first < len(self._begin) and self._begin[first] < end:
+            if self._instruction[first] == instruction:
+                starts, stops = max(begin, float(self._begin[first])), min(end, float(self._end[first]))
+                pieces.append(("math", begin, starts, 0))
+                pieces.append(("data", starts, stops, int(self._stage[first])))
+                begin = stops
+            first += 1
+        pieces.append(("math", begin, end, 0))
         return pieces

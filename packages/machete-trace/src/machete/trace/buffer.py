@@ -13,7 +13,13 @@ from .events import EVENT_BYTES
 if TYPE_CHECKING:
     from machete.megakernel import Plan
 
-ROLES = ("controller", "watcher", "loader", "compute", "storer")
+ROLES = ("controller", "watcher", "loader", "compute", "storer", "multiplier")
+
+
+def roles_of(plan: Plan) -> tuple[str, ...]:
+    """The roles that a plan's kernel has, storer and loader also where they have nothing to do."""
+    return ROLES if plan.shared.accumulators else ROLES[:-1]
+
 
 #: Header of an SM, in 8-byte words: for each role how many events it had, then two pairs of times, see `SAMPLES`.
 COUNT_WORD, SAMPLE_WORD, HEADER_WORDS = 0, 8, 24
@@ -76,12 +82,13 @@ def _events(plan: Plan, index: int) -> tuple[list[float], list[float]]:
     """(for each instruction, for each tile) of an op: events of each role."""
     op = plan.ops[index]
     kind = plan.kinds[op.kind]
-    each, tile = dict.fromkeys(ROLES, 6.0), dict.fromkeys(ROLES, 0.0)
-    tile |= {"loader": 2.0, "compute": 4.0, "storer": 4.0}
+    each, tile = dict.fromkeys(ROLES, 0.0), dict.fromkeys(ROLES, 0.0)
+    each |= dict.fromkeys(roles_of(plan), 8.0 if plan.shared.accumulators else 6.0)
+    tile |= {"loader": 2.0, "compute": 4.0, "storer": 4.0, "multiplier": 4.0}
     if kind.stage_pages and kind.pipeline is not None:
         stages = 2 + 2 * math.ceil(op.tile_bytes / (kind.stage_pages * kind.pipeline.copied_per_page))
         tile["loader"] += stages * (1 + 4 * kind.stage_pages)  # a wait for each page, and for each landing
-        tile["compute"] += 3 * stages
+        tile["multiplier" if kind.multiplies else "compute"] += 3 * stages
         if kind.has_store:
             tile["compute"] += 2 * stages
             tile["storer"] += 4 * stages

@@ -18,6 +18,7 @@ SPAN_COLOURS = {
     "load": "#4e79a7",
     "compute": "#59a14f",
     "store": "#b6992d",
+    "multiply": "#499894",
     "polling": "#f1a7a8",
     "barrier": "#f28e2b",
     "drain": "#d37295",
@@ -29,4 +30,7 @@ SPAN_COLOURS = {
     "data": "#a0cbe8",
     "output": "#d4a6c8",
     "results": "#f1ce63",
+    "position": "#bab0ac",
+    "accumulator": "#d7b5a6",
+    "products": "#8cd17d",
 }

@@ -13,6 +13,7 @@ TYPES = (
     "load",
     "compute",
     "store",
+    "multiply",
     "polling",
     "barrier",
     "drain",
@@ -25,10 +26,15 @@ TYPES = (
     "data",
     "output",
     "results",
+    "position",
+    "accumulator",
+    "products",
     # a moment: a stage of the ring was taken
     "stage",
 )
-WAITS = frozenset(TYPES[8:16])
+WAITS = frozenset(TYPES[9:20])
+
+PHASES = ("load", "compute", "store", "multiply")
 
 TYPE_BITS = 6
 #: Values have the bits above, modulo this; tiles and rows beyond 67 million alias.

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .attribution import CATEGORIES
-from .buffer import ROLES
+from .buffer import roles_of
 from .colours import CATEGORY_COLOURS, SPAN_COLOURS
-from .events import TYPES, WAITS
+from .events import PHASES, TYPES, WAITS
 
 if TYPE_CHECKING:
     from .trace import Trace
@@ -29,14 +29,14 @@ def page(trace: Trace) -> str:
 
 def _data(trace: Trace) -> dict[str, Any]:
     plan, pieces, spans = trace.plan, trace.attribution, trace.spans
-    totals = pieces.totals()
+    totals, roles = pieces.totals(), roles_of(plan)
     spans = spans.where(spans.type != TYPES.index("role"))
     wall = "" if trace.wall_us is None else f", {trace.wall_us:.2f} µs by the clock on the wall"
     return {
         "title": f"{trace.where}, {plan.target.name}, {plan.num_sms} SMs: {trace.total_us:.2f} µs traced{wall}",
         "total_us": trace.total_us,
         "sms": plan.num_sms,
-        "roles": list(ROLES),
+        "roles": list(roles),
         "ops": [plan.kinds[op.kind].name for op in plan.ops],
         "categories": [
             {"name": name, "colour": CATEGORY_COLOURS[name], "us": totals[name] / plan.num_sms} for name in CATEGORIES
@@ -46,12 +46,12 @@ def _data(trace: Trace) -> dict[str, Any]:
                 "name": name,
                 "colour": SPAN_COLOURS[name],
                 "title": f"waits: {name}" if name in WAITS else name,
-                "ranges": name in ("load", "compute", "store"),
+                "ranges": name in PHASES,
             }
             for name in TYPES[:-1]
         ],
         "states": _table(pieces.sm, pieces.category, pieces.op, None, pieces.begin, pieces.end),
-        "spans": _table(spans.sm * len(ROLES) + spans.role, spans.type, spans.op, spans.tile, spans.begin, spans.end),
+        "spans": _table(spans.sm * len(roles) + spans.role, spans.type, spans.op, spans.tile, spans.begin, spans.end),
     }
 
 

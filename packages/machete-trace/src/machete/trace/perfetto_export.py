@@ -15,8 +15,8 @@ from perfetto.trace_builder.proto_builder import StreamingTraceProtoBuilder
 from machete.megakernel.tooling import WAITS
 
 from .ahead import stages_of
-from .buffer import ROLES
-from .events import TYPES
+from .buffer import ROLES, roles_of
+from .events import PHASES, TYPES
 from .events import WAITS as CAUSES
 from .spans import Spans, signalled, signals
 
@@ -70,7 +70,7 @@ def _tracks(trace: Trace, sm: int) -> Iterator[TracePacket]:
     process.track_descriptor.process.pid = sm + 1
     process.track_descriptor.process.process_name = f"SM {sm} (hardware {int(trace.sm_ids[sm])})"
     yield process
-    for role, name in enumerate(ROLES):
+    for role, name in enumerate(roles_of(trace.plan)):
         packet = TracePacket()
         packet.track_descriptor.uuid = _track(sm, role)
         packet.track_descriptor.thread.pid = sm + 1
@@ -118,7 +118,7 @@ def _slices(spans: Spans, names: list[str]) -> Iterator[TracePacket]:
 def _title(what: str, op: int, tile: int, value: int, names: list[str]) -> str:
     if op < 0:
         return what
-    if what in ("load", "compute", "store"):
+    if what in PHASES:
         return f"{what} {names[op]} {'range' if value < 0 else f'tile {tile}'}"
     return f"{names[op]} (op {op})" if what == "instruction" else what
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from .ahead import Ring, ring_of
 from .attribution import CATEGORIES, Attribution
+from .buffer import roles_of
 from .clocks import Alignment
 from .floors import Floor, floors
 from .layers import layers_of
@@ -157,7 +158,7 @@ def _overlap(trace: Trace) -> dict[str, float]:
     """Mean over the SMs: how long loader and storer were at work, or waited, whatever compute did meanwhile."""
     spans = trace.spans
     sums = {}
-    for label, role, kinds in (
+    labels = (
         ("loader in load phases", "loader", ("load",)),
         ("loader waits for pages", "loader", ("page",)),
         ("loader waits for dependencies", "loader", ("dependency",)),
@@ -165,7 +166,12 @@ def _overlap(trace: Trace) -> dict[str, float]:
         ("storer in store phases", "storer", ("store",)),
         ("storer drains", "storer", ("drain",)),
         ("watcher polls", "watcher", ("polling",)),
-    ):
+        ("multiplier in multiply phases", "multiplier", ("multiply",)),
+        ("multiplier waits for data", "multiplier", ("data",)),
+        ("multiplier waits for accumulators", "multiplier", ("accumulator",)),
+    )
+    roles = roles_of(trace.plan)
+    for label, role, kinds in (entry for entry in labels if entry[1] in roles):
         chosen = spans.of(*kinds, role=role)
         sums[label] = float((chosen.end - chosen.begin).sum()) / trace.plan.num_sms
     return sums

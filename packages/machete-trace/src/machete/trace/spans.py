@@ -10,7 +10,7 @@ import numpy as np
 from machete.megakernel.tooling import OP, SIGNAL, TOTAL, WAITS
 
 from .buffer import ROLES
-from .events import TYPES, tag
+from .events import PHASES, TYPES, tag
 
 if TYPE_CHECKING:
     from .trace import Trace
@@ -107,7 +107,7 @@ def spans_of(trace: Trace) -> Spans:
 
 def _tiles(kind: np.ndarray, value: np.ndarray) -> np.ndarray:
     """int64: for each event the tile of the phase that it lies in, -1 outside."""
-    phases = [TYPES.index(name) for name in ("load", "compute", "store")]
+    phases = [TYPES.index(name) for name in PHASES]
     changes = np.isin(kind // 2, phases)
     latest = np.maximum.accumulate(np.where(changes, np.arange(len(kind)), -1))
     begun = (latest >= 0) & (kind[latest] % 2 == 0)

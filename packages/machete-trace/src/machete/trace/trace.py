@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import zipfile
 import zlib
 from dataclasses import dataclass
 from functools import cached_property
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from machete.megakernel import Plan
+from machete.megakernel.tooling import replace_file
 
 from . import clocks
 from .ahead import Throttled, throttles_of
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from .attribution import Attribution
     from .report import Report
 
-FORMAT = 1
+FORMAT = 2
 
 #: What reading a file raises that is cut off, damaged, or something else.
 _NO_TRACE = (
@@ -138,13 +139,9 @@ class Trace:
         arrays: dict[str, Any] = {
             name: getattr(self, name) for name in ("time", "type", "value", "begin", "lost", "sm_ids")
         }
-        beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        try:
-            with beside.open("wb") as file:
-                np.savez_compressed(file, meta=np.frombuffer(json.dumps(meta).encode(), dtype=np.uint8), **arrays)
-            beside.replace(path)
-        finally:
-            beside.unlink(missing_ok=True)
+        file = BytesIO()
+        np.savez_compressed(file, meta=np.frombuffer(json.dumps(meta).encode(), dtype=np.uint8), **arrays)
+        replace_file(path, file.getvalue(), 0o666)
 
     @classmethod
     def load(cls, path: Path) -> Trace:

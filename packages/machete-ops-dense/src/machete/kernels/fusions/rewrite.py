@@ -195,12 +195,15 @@ def _replaced(
     operands = {name: tensor if tensor.ndim == 3 else tensor[None] for name, tensor in operands.items()}
     try:
         (candidate,) = GemmOp.schedule(
-            **operands,
+            a=operands["a"],
+            b=operands["b"],
+            c=operands["c"],
             prologue=next(iter(fusions["prologue"]), None),
             combine=next(iter(fusions["combine"]), None),
             epilogue=fusions["epilogue"],
             tile_n=product.tile_sizes["N"],
             slices=product.config.get("slices"),
+            fast_accumulation=product.config.get("fast_accumulation", False),
         )
     except ScheduleError:  # such as a result that overlaps what the fused op would still read
         return False

@@ -4,6 +4,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import BFloat16, Float32, Int64, Uint32, const_expr
 
+VECTOR_BYTES = 16  # that a thread stores at once
 CHUNK = 16  # blocks whose epilogue operands are fetched together, so that their latencies overlap
 
 
@@ -104,6 +105,48 @@ def stage_fragment(
                 words.append(rounded_pair(dtype, pair[0], pair[1]))
         chunk = (own_chunk + block + lane // 16) ^ (target_row % 8)
         _store_matrices(address + (target_row * 128 + chunk * 16), words)
+
+
+@cute.jit
+def store_row(c, batch, row, column, values, epilogue: cutlass.Constexpr = ()):
+    """Store neighbours in one row of c, from `column` on: all the values that this thread has."""
+    _batches, rows, columns = c.shape
+    dtype = c.element_type
+    vector = VECTOR_BYTES * 8 // dtype.width
+    if row < rows:
+        for first in cutlass.range_constexpr(0, cute.size(values), vector):
+            place = column + first
+            if place < columns:
+                last = columns - 1
+                fetched = [
+                    [fusion.fetch(batch, row, cutlass.min(place + i, last)) for fusion in epilogue]
+                    for i in range(vector)
+                ]
+                ready = cute.make_rmem_tensor((vector,), dtype)
+                for i in cutlass.range_constexpr(vector):
+                    value = values[first + i]
+                    for position in cutlass.range_constexpr(len(epilogue)):
+                        value = epilogue[position].apply(value, fetched[i][position])
+                    ready[i] = value.to(dtype)
+                _store_vector(c, batch, row, place, ready)
+
+
+@cute.jit
+def _store_vector(c, batch, row, column, values):
+    """Store the neighbours of c[batch, row, column] that exist: by one access where they all do, and are aligned."""
+    columns = c.shape[2]
+    count: cutlass.Constexpr = cute.size(values)
+    aligned: cutlass.Constexpr = c.iterator.alignment >= VECTOR_BYTES and _unit_inner(c)
+    whole = aligned and column + count <= columns
+    if whole:
+        offset = Int64(batch) * c.stride[0] + Int64(row) * c.stride[1] + Int64(column)
+        address = c.iterator.toint() + offset * (c.element_type.width // 8)
+        pointer = cute.make_ptr(c.element_type, address, cute.AddressSpace.gmem, assumed_align=VECTOR_BYTES)
+        cute.autovec_copy(values, cute.make_tensor(pointer, cute.make_layout(count)))
+    else:
+        for i in cutlass.range_constexpr(count):
+            if column + i < columns:
+                c[batch, row, column + i] = values[i]
 
 
 def rounded_pair(dtype, low, high):

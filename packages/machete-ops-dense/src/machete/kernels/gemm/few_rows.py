@@ -30,7 +30,7 @@ from machete.megakernel.authoring import (
 from .epilogue import fetch_pair, rounded_pair, store_pair, unpacked_pair
 from .gemv import apply_fusion
 from .mma_sync import multiply
-from .op import PAGE_BYTES, GemmOp, Tensors, operands
+from .op import PAGE_BYTES, GemmOp, Tensors, operands, streams_rows
 
 MAX_ROWS = 16
 UNIT = 32  # columns of K that the four lanes of a row read at once, 16 bytes each: two steps of the MMA
@@ -49,6 +49,8 @@ EVEN = 0.9  # a wide tile is good enough if SMs are busy for this part of the ti
 def fits(op: ScheduledOp) -> bool:
     """Whether this path takes the product."""
     if not 2 <= op.extents["M"] <= MAX_ROWS or op.extents["B"] != 1 or slices(op) > MAX_SLICES:
+        return False
+    if not streams_rows(op):
         return False
     return slices(op) == 1 or not any(slot == "prologue" for slot, _, _ in op.op.fusion_types)
 
@@ -406,7 +408,9 @@ def _multiply_page(
             operand = rows.operand(begin + box, half_unit)
             for block in cutlass.range_constexpr(blocks):
                 vector = vectors[box * blocks + block]
-                multiply(dtype, products, block * 4, operand, [vector[half_unit * 2], vector[half_unit * 2 + 1]])
+                multiply(
+                    (dtype, dtype), products, block * 4, operand, [vector[half_unit * 2], vector[half_unit * 2 + 1]]
+                )
 
 
 class SharedSums:

@@ -20,7 +20,7 @@ from machete.megakernel.authoring import (
     sync_compute_threads,
 )
 
-from .op import PAGE_BYTES, GemmOp, operands
+from .op import PAGE_BYTES, GemmOp, operands, streams_rows
 
 VECTOR = 8  # elements of a 16-byte access
 MAX_ROWS = 4
@@ -42,6 +42,8 @@ LIMITS = (
 def fits(op: ScheduledOp) -> bool:
     """Whether this path takes the product: few rows of one batch, b's rows in 16-byte units for every warp."""
     rows = stage_rows(op)
+    if not streams_rows(op):
+        return False
     if op.extents["B"] != 1 or op.extents["M"] > MAX_ROWS or rows is None:
         return False
     return padded_rows(op) * row_vectors(op) * VECTOR <= MAX_ACTIVATIONS

@@ -13,7 +13,7 @@ from torch import Tensor
 from machete.megakernel import Fusion, RegisteredOp, ScheduledOp, register_op
 from machete.megakernel.errors import ScheduleError, ShapeMismatchError
 
-from .op import TMA_ALIGNMENT, GemmOp
+from .op import TMA_ALIGNMENT, GemmOp, is_transposed
 
 #: The activations of `GemmOp` in torch, for when gradients need the values before them.
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -70,7 +70,7 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> 
         return x.new_empty((x.shape[0], weight.shape[0]))
     if x.shape[1] == 0:
         x, weight = (t.new_zeros((t.shape[0], 1)) for t in (x, weight))  # the sum of nothing
-    return _product()(_loadable(x), _loadable(weight), bias, activation)
+    return _product()(*_loadable(x, weight), bias, activation)
 
 
 @_linear.register_fake
@@ -105,14 +105,27 @@ def _gradients(ctx, dy: Tensor) -> tuple[Tensor | None, ...]:
 _linear.register_autograd(_gradients, setup_context=_save)
 
 
-def _loadable(matrix: Tensor) -> Tensor:
-    """The matrix itself if its rows can be copied as they are, else a copy, with zeros behind rows of odd length."""
-    unit = TMA_ALIGNMENT // matrix.element_size()
-    padding = -matrix.shape[1] % unit
+def _loadable(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Both matrices as they are if their rows, or their columns, can be copied; else copies, with zeros behind rows."""
+    as_they_are = [_steps_over(matrix) for matrix in (x, weight)]
+    if all(as_they_are):
+        return x, weight
+    padding = -x.shape[1] % (TMA_ALIGNMENT // x.element_size())
     if padding:
-        return functional.pad(matrix, (0, padding))
-    steps_over = matrix.stride(1) == 1 and matrix.stride(0) % unit == 0 and matrix.data_ptr() % TMA_ALIGNMENT == 0
-    return matrix if steps_over else matrix.contiguous()
+        return functional.pad(x, (0, padding)), functional.pad(weight, (0, padding))
+    return x if as_they_are[0] else x.contiguous(), weight if as_they_are[1] else weight.contiguous()
+
+
+def _steps_over(matrix: Tensor) -> bool:
+    """Whether copies can step from row to row, or for a view like `x.T` from column to column."""
+    unit = TMA_ALIGNMENT // matrix.element_size()
+    if matrix.data_ptr() % TMA_ALIGNMENT:
+        return False
+    across = 1 if is_transposed(matrix) else 0
+    along = 1 - across
+    adjacent = matrix.shape[along] == 1 or matrix.stride(along) == 1
+    steps = matrix.stride(across) > 0 and matrix.stride(across) % unit == 0
+    return adjacent and (matrix.shape[across] == 1 or steps)
 
 
 @functools.cache

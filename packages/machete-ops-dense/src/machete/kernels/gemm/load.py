@@ -1,13 +1,25 @@
-"""The load phase that all GEMM implementations share: one K step of both operands per ring stage."""
+"""What all GEMM implementations with tiles of many rows share: one K step of both operands per ring stage.
+
+In a stage, an operand is rows of 128 bytes with the 128-byte swizzle, as TMA writes them. Where neighbours along K are
+adjacent in memory, such a row is 128 bytes of K of one row of the operand. Where neighbours along M or N are, the
+operand is *transposed*: blocks of 64 of these, in each of which a row is the 64 at one place of K.
+"""
+
+from typing import ClassVar
 
 import cutlass
 import cutlass.cute as cute
 
-from .op import PAGE_BYTES, TILE_K, operand_pages
+from .op import BLOCK_ROWS, PAGE_BYTES, ROW_BYTES, operand_pages
+
+BLOCK_BYTES = BLOCK_ROWS * ROW_BYTES
 
 
 class OperandLoader:
     """Mixin with `load`. Outside the tensors TMA fills with zeros, which add nothing to a product."""
+
+    #: Operands whose neighbours along K are not adjacent.
+    transposed: ClassVar[tuple[str, ...]] = ()
 
     @property
     def kept_stages(self) -> int:
@@ -15,14 +27,24 @@ class OperandLoader:
         return 1
 
     @property
+    def parts(self) -> int:
+        """Rows of 128 bytes of K in a step."""
+        return 1
+
+    @property
+    def part_columns(self) -> int:
+        """Columns of K in 128 bytes."""
+        return ROW_BYTES * 8 // self.a_dtype.width
+
+    @property
     def step_columns(self) -> int:
         """Columns of K in a step."""
-        return TILE_K
+        return self.parts * self.part_columns
 
     @property
     def b_offset(self) -> int:
         """Where b begins in a stage, in bytes."""
-        return operand_pages(self.tile_size_M, self.step_columns) * PAGE_BYTES
+        return operand_pages(self.tile_size_M, self.parts) * PAGE_BYTES
 
     def steps(self, columns):
         """Steps of the K loop."""
@@ -38,12 +60,33 @@ class OperandLoader:
     def _load_step(self, ring, tile_B, tile_M, tile_N, step, tma_a, tma_b):
         """Bring both operands of one step."""
         stage = ring.acquire()
-        for part in cutlass.range_constexpr(self.step_columns // TILE_K):
-            k = step * self.step_columns + part * TILE_K
-            ring.load_tile(stage, tma_a, (tile_B, tile_M * self.tile_size_M, k), offset=part * tma_a.nbytes)
-            offset = self.b_offset + part * tma_b.nbytes
-            ring.load_tile(stage, tma_b, (tile_B, tile_N * self.tile_size_N, k), offset=offset)
+        for part in cutlass.range_constexpr(self.parts):
+            k = step * self.step_columns + part * self.part_columns
+            rows_a, rows_b = self.tile_size_M, self.tile_size_N
+            offset_b = self.b_offset + part * rows_b * ROW_BYTES
+            self._load_rows(ring, stage, "a", tma_a, (tile_B, tile_M * rows_a, k), rows_a, part * rows_a * ROW_BYTES)
+            self._load_rows(ring, stage, "b", tma_b, (tile_B, tile_N * rows_b, k), rows_b, offset_b)
         ring.commit(stage)
+
+    @cute.jit
+    def _load_rows(
+        self,
+        ring,
+        stage,
+        name: cutlass.Constexpr,
+        tma,
+        place,
+        rows: cutlass.Constexpr,
+        offset: cutlass.Constexpr,
+    ):
+        """Bring `rows` rows of an operand from `place` on."""
+        batch, row, k = place
+        if cutlass.const_expr(name in self.transposed):
+            for block in cutlass.range_constexpr(rows // BLOCK_ROWS):
+                where = (batch, row + block * BLOCK_ROWS, k)
+                ring.load_tile(stage, tma, where, offset=offset + block * BLOCK_BYTES)
+        else:
+            ring.load_tile(stage, tma, place, offset=offset)
 
     @cute.jit
     def _fill_up(self, ring, steps):

@@ -3,16 +3,18 @@
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 
 from machete.megakernel import Fusion, Op, PipelineSpec, ScheduledOp, Target, TmaBox
 from machete.megakernel.errors import (
     AlignmentError,
+    ConfigError,
     DtypeError,
     ExtentError,
     ScheduleError,
+    ShapeMismatchError,
     StrideError,
     TargetError,
     TensorTypeError,
@@ -24,8 +26,11 @@ PAGE_BYTES = 16 * 1024
 TILE_M = 128
 TMA_ALIGNMENT = 16
 L2_REUSE = 8  # how often a panel of an operand is read while it is in L2, roughly
-TILE_K = 64  # 128 bytes of a 16-bit type: one swizzle atom, and one page holds 128 rows of it
-_OPERAND_DTYPES = (torch.bfloat16, torch.float16)
+ROW_BYTES = 128  # of K, or of a transposed operand's rows: one swizzle atom; a page holds 128 of them
+BLOCK_ROWS = 64  # of a transposed operand in one box
+TILE_K = 64  # columns of K in a row of 16-bit elements; of which times of steps are counted
+HALVES = (torch.bfloat16, torch.float16)
+BYTES = (torch.float8_e4m3fn, torch.float8_e5m2)
 Tensors = Mapping[str, tuple[torch.dtype | None, tuple[str, ...]]]
 _RESULT_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
@@ -33,11 +38,12 @@ _RESULT_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 class GemmOp(Op):
     """c = a @ b.T with float32 accumulation, b laid out like `nn.Linear.weight`.
 
-    Shapes: a (M, K), b (N, K), c (M, N), or all three with a leading batch dim B. a and b are bfloat16 or float16 (both
-    the same), c is bfloat16, float16 or float32. Any M, N, K >= 1 whose row strides TMA can step over: the last dim
-    of a and b is contiguous, rows start on 16-byte boundaries (K a multiple of 8 for a packed operand).
+    Shapes: a (M, K), b (N, K), c (M, N), or all three with a leading batch dim B. a and b are both bfloat16, both
+    float16, or each float8_e4m3fn or float8_e5m2; c is bfloat16, float16 or float32. Any M, N, K >= 1 whose strides TMA
+    can step over: the last dim of a and b is contiguous and rows start on 16-byte boundaries (K a multiple of 8 for a
+    packed operand of 16 bits); or, for 16 bits, the other dim is contiguous (a view like `x.T`) and columns do.
 
-    Targets: sm_90a with wgmma, sm_100a and sm_120a with mma.sync.
+    Targets: sm_90a with wgmma, sm_100a with tcgen05, sm_120a with mma.sync.
     """
 
     reads: ClassVar[Tensors] = {"a": (None, ("B", "M", "K")), "b": (None, ("B", "N", "K"))}
@@ -60,18 +66,25 @@ class GemmOp(Op):
         prologue: Fusion | None = None,
         combine: Fusion | None = None,
         epilogue: Sequence[Fusion] = (),
+        a_scale: torch.Tensor | None = None,
+        b_scale: torch.Tensor | None = None,
         tile_n: int | None = None,
         slices: int | None = None,
+        fast_accumulation: bool = False,
     ) -> list[ScheduledOp]:
         """Schedule one product.
 
         Args:
             a: (M, K) or (B, M, K). b: (N, K) or (B, N, K). c: (M, N) or (B, M, N), overwritten.
+            a_scale, b_scale: what a and b are multiples of, for operands of 8 bits: one element, or one for each row of
+                a, (M,) or (B, M), and of b, (N,) or (B, N). They apply to sums, before `epilogue`.
             prologue: applied to a as it is loaded, such as `RmsNormOnLoad`.
             combine: a second product to combine with the first, such as `GluPair`.
             epilogue: applied to each result in this order, such as `Bias`, `Activation`, `ResidualAdd`.
             tile_n: columns of c per tile, 64, 128 or 256.
-            slices: parts that K is cut into, for SMs to share a tile; on sm_90a, for products of many rows.
+            slices: parts that K is cut into, for SMs to share a tile; on sm_90a and sm_100a, for products of many rows.
+            fast_accumulation: of products of 8 bits on sm_90a, leave the sums of all of K to the tensor cores, which
+                keep 14 bits or so of fractions (`use_fast_accum` of torch); else they go to float32 every 128 or 256.
 
         Left out, `tile_n` and `slices` are what `tune` has measured for this product on this card, else what
         `tile_times` expects to be fastest.
@@ -101,21 +114,43 @@ class GemmOp(Op):
         fusions = {
             "prologue": [prologue] if prologue is not None else [],
             "combine": [combine] if combine is not None else [],
-            "epilogue": list(epilogue),
+            "epilogue": [*_scales(a, b, a_scale, b_scale), *epilogue],
         }
         tile_sizes = {"B": 1, "M": TILE_M, "N": tile_n}
-        config = {} if slices is None else {"slices": slices}
+        config: dict[str, Any] = {} if slices is None else {"slices": slices}
+        transposed = tuple(name for name, x in (("a", a), ("b", b)) if is_transposed(x))
+        if transposed:
+            config["transposed"] = transposed
+        if not isinstance(fast_accumulation, bool):
+            raise ConfigError(
+                what=f"fast_accumulation={fast_accumulation!r}",
+                where="GemmOp.schedule",
+                why="it is either so or not",
+                fix="fast_accumulation=True",
+            )
+        if fast_accumulation:
+            config["fast_accumulation"] = True
         return [cls._schedule_single(tile_sizes=tile_sizes, config=config, fusions=fusions, a=a, b=b, c=c)]
 
     @classmethod
     def check(cls, op: ScheduledOp) -> None:
-        dtypes = {name: info.dtype for name, info in op.infos.items()}
-        if dtypes["a"] not in _OPERAND_DTYPES or dtypes["a"] != dtypes["b"] or dtypes["c"] not in _RESULT_DTYPES:
+        dtypes = {name: op.infos[name].dtype for name in "abc"}
+        operands = {dtypes["a"], dtypes["b"]}
+        same_kind = operands <= {*BYTES} or (len(operands) == 1 and operands <= {*HALVES})
+        if not same_kind or dtypes["c"] not in _RESULT_DTYPES:
             raise DtypeError(
-                what=f"a is {dtypes['a']}, b is {dtypes['b']}, c is {dtypes['c']}",
+                what=", ".join(f"{name} is {dtype}" for name, dtype in dtypes.items()),
                 where="GemmOp",
-                why="the tensor cores multiply two operands of one 16-bit type here",
-                fix="make a and b both bfloat16 or both float16, and c bfloat16, float16 or float32",
+                why="the tensor cores multiply two operands of one 16-bit type, or of 8-bit float types",
+                fix="make a and b both bfloat16, both float16, or each float8_e4m3fn or float8_e5m2; "
+                "and c bfloat16, float16 or float32",
+            )
+        if operands <= {*BYTES} and "transposed" in op.config:
+            raise StrideError(
+                what=f"{' and '.join(op.config['transposed'])} of 8-bit elements, adjacent along rows, not along K",
+                where="GemmOp",
+                why="8-bit operands are read along K",
+                fix="a.contiguous(), or keep a transposed copy of the weight",
             )
         if op.tile_sizes["N"] not in (64, 128, 256):
             raise TileSizeError(
@@ -158,9 +193,12 @@ class GemmOp(Op):
 
     @classmethod
     def descriptors(cls, op: ScheduledOp) -> Mapping[str, TmaBox]:
+        columns = ROW_BYTES // op.infos["a"].itemsize
         return {
-            "a": TmaBox((1, op.tile_sizes["M"], TILE_K), swizzle=128),
-            "b": TmaBox((1, op.tile_sizes["N"], TILE_K), swizzle=128),
+            name: TmaBox((1, BLOCK_ROWS, columns), swizzle=128, inner=1)
+            if name in op.config.get("transposed", ())
+            else TmaBox((1, op.tile_sizes[dim], columns), swizzle=128)
+            for name, dim in (("a", "M"), ("b", "N"))
         }
 
     @classmethod
@@ -180,7 +218,7 @@ class GemmOp(Op):
 
     @classmethod
     def lower(cls, target: Target, op: ScheduledOp) -> ScheduledOp:
-        from . import few_rows, gemv, wgmma
+        from . import few_rows, gemv, tcgen05, wgmma
         from .mma_sync import MmaSyncGemm
 
         op = super().lower(target, op)
@@ -191,10 +229,54 @@ class GemmOp(Op):
         _refuse_unsupported_fusions(op, target)
         if target.name == "sm_90a":
             return wgmma.lowered(op)
+        if target.name == "sm_100a":
+            return tcgen05.lowered(op)
         # Two warps side by side cover 128 columns at most with the accumulators in registers.
         tile_sizes = {**op.tile_sizes, "N": min(op.tile_sizes["N"], 128)}
         op = replace(op, op=MmaSyncGemm.fused(op.op.fusion_types), tile_sizes=tile_sizes)
         return replace(op, boxes=cls.descriptors(op))
+
+
+def streams_rows(op: ScheduledOp) -> bool:
+    """Whether b is rows of 16-bit elements, which paths for few rows stream as they are."""
+    return op.infos["b"].dtype in HALVES and "transposed" not in op.config
+
+
+def is_transposed(x: torch.Tensor) -> bool:
+    """Whether neighbours along K, the last dim, are not adjacent, but those along M or N are."""
+    return x.shape[-2] > 1 and x.stride(-2) == 1 and (x.shape[-1] == 1 or x.stride(-1) != 1)
+
+
+def _scales(
+    a: torch.Tensor, b: torch.Tensor, a_scale: torch.Tensor | None, b_scale: torch.Tensor | None
+) -> list[Fusion]:
+    """The scales of rows of a, and of rows of b, as epilogues."""
+    if a_scale is None and b_scale is None:
+        return []
+    from machete.kernels.fusions import ColumnScale, RowScale
+
+    scales: list[Fusion] = []
+    for name, x, scale, kind in (("a", a, a_scale, RowScale), ("b", b, b_scale, ColumnScale)):
+        if scale is None:
+            continue
+        fitting = (x.shape[:2], x.shape[1:2])
+        if not isinstance(scale, torch.Tensor) or not (scale.numel() == 1 or scale.shape in fitting):
+            found = tuple(scale.shape) if isinstance(scale, torch.Tensor) else type(scale).__name__
+            raise ShapeMismatchError(
+                what=f"{name}_scale is {found}, {name} is {tuple(x.shape)}",
+                where="GemmOp.schedule",
+                why="a scale is a tensor with one element, or with one for each row",
+                fix=f"{name}_scale of shape (1,), {tuple(x.shape[1:2])} or {tuple(x.shape[:2])}",
+            )
+        if scale.dtype not in (torch.float32, *HALVES):
+            raise DtypeError(
+                what=f"{name}_scale is {scale.dtype}",
+                where="GemmOp.schedule",
+                why="sums are multiplied by scales in float32",
+                fix=f"{name}_scale.float()",
+            )
+        scales.append(kind((scale.reshape(()) if scale.numel() == 1 else scale).expand(x.shape[:2])))
+    return scales
 
 
 def _refuse_unsupported_fusions(op: ScheduledOp, target: Target) -> None:
@@ -211,14 +293,14 @@ def _refuse_unsupported_fusions(op: ScheduledOp, target: Target) -> None:
             )
 
 
-#: Columns of K in a step of wgmma, where they are not TILE_K, by rows and columns of the tile: the loader has less to
-#: do for each byte, and stages are full.
-STEP_COLUMNS = {(64, 64): 2 * TILE_K, (64, 128): 2 * TILE_K, (128, 64): 2 * TILE_K}
+#: Rows of 128 bytes of K in a step, where it is not one, by rows and columns of the tile: the loader has less to do for
+#: each byte, and stages are full.
+STEP_PARTS = {(64, 64): 2, (64, 128): 2, (128, 64): 2}
 
 
-def step_columns(tile_m: int, tile_n: int) -> int:
-    """Columns of K in a step of the K loop of wgmma."""
-    return STEP_COLUMNS.get((tile_m, tile_n), TILE_K)
+def step_parts(tile_m: int, tile_n: int) -> int:
+    """Rows of 128 bytes of K in a step of the K loop."""
+    return STEP_PARTS.get((tile_m, tile_n), 1)
 
 
 def operands(op: ScheduledOp) -> int:
@@ -226,15 +308,24 @@ def operands(op: ScheduledOp) -> int:
     return 1 + sum(slot == "combine" for slot, _, _ in op.op.fusion_types)
 
 
-def operand_pages(rows: int, columns: int) -> int:
-    """Pages that this much of an operand takes in a stage."""
-    return -(-rows * columns * 2 // PAGE_BYTES)
+def operand_pages(rows: int, parts: int) -> int:
+    """Pages that this many rows of an operand take in a stage, `parts` x 128 bytes of K."""
+    return -(-rows * parts * ROW_BYTES // PAGE_BYTES)
 
 
-def gemm_pipeline(tile_m: int, tile_n: int, columns: int, pages: int) -> PipelineSpec:
-    """The ring of a GEMM: stages of `columns` of K, rows of a and then rows of b, in no more than `pages` pages."""
-    stage_pages = operand_pages(tile_m, columns) + operand_pages(tile_n, columns)
-    return PipelineSpec.streaming(input_stages=pages // stage_pages, stage_pages=stage_pages, page_bytes=PAGE_BYTES)
+def gemm_pipeline(tile_m: int, tile_n: int, parts: int, pages: int, elastic: bool = False) -> PipelineSpec:
+    """The ring of a GEMM: stages of `parts` x 128 bytes of K, of a and then of b, in no more than `pages` pages.
+
+    An `elastic` one shrinks where that does not fit.
+    """
+    stage_pages = operand_pages(tile_m, parts) + operand_pages(tile_n, parts)
+    return PipelineSpec.streaming(
+        input_stages=pages // stage_pages,
+        stage_pages=stage_pages,
+        page_bytes=PAGE_BYTES,
+        scratch_bytes=0,
+        elastic=elastic,
+    )
 
 
 #: µs of TILE_K columns of K on an H200, by rows and columns of the tile (benchmarks/gemm.py). A narrow tile is hardly
@@ -259,7 +350,10 @@ HAND_OVER_BYTES_PER_US = 20e3  # of sums that one SM takes over
 
 
 def tile_times(m: int, n: int, k: int, batch: int = 1) -> dict[tuple[int, int], float]:
-    """Expected µs of a product for each (columns of a tile, slices of K) on sm_90a. The best one is the default."""
+    """Expected µs of a product for each (columns of a tile, slices of K) on an H200. The best one is the default.
+
+    Other targets take the same choice, unmeasured. k counts elements of 16 bits; two of 8 bits take as long as one.
+    """
     tile_m = TILE_M // 2 if m <= TILE_M // 2 else TILE_M
     return {
         (tile_n, slices): _expected_us(m, n, k, batch, tile_m, tile_n, slices)
@@ -272,7 +366,7 @@ def tile_times(m: int, n: int, k: int, batch: int = 1) -> dict[tuple[int, int], 
 
 def _expected_us(m: int, n: int, k: int, batch: int, tile_m: int, tile_n: int, slices: int) -> float:
     """Full rounds of tiles over all SMs, or the time of the operands in memory, and a hand-over in each round."""
-    columns = step_columns(tile_m, tile_n)
+    columns = TILE_K * step_parts(tile_m, tile_n)
     steps = -(-k // (columns * slices)) * columns // TILE_K
     rounds = -(-batch * -(-m // tile_m) * -(-n // tile_n) * slices // SMS)
     products = rounds * (steps * STEP_US[tile_m, tile_n] + TILE_US)
@@ -291,8 +385,9 @@ def tuned_choices(device: torch.device) -> Choices | None:
 
 
 def tuned_problem(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> str:
-    """What a measured choice depends on: types and extents."""
-    types = " ".join(str(x.dtype).removeprefix("torch.") for x in (a, b, c))
+    """What a measured choice depends on: types, which operands are transposed, and extents."""
+    names = [str(x.dtype).removeprefix("torch.") for x in (a, b, c)]
+    types = " ".join(f"{name}.T" if is_transposed(x) else name for name, x in zip(names, (a, b, c), strict=True))
     batch = c.shape[0] if c.ndim == 3 else 1
     return f"{types} {batch}x{c.shape[-2]}x{c.shape[-1]}x{a.shape[-1]}"
 
@@ -305,12 +400,12 @@ def _tuned(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> tuple[int, int]
         return None, None
     choice = found.get("tile_n", 0), found.get("slices", 0)
     batch, m, n = c.shape
-    return choice if choice in tile_times(m, n, a.shape[2], batch) else (None, None)
+    return choice if choice in tile_times(m, n, halves(a.shape[2], a.dtype), batch) else (None, None)
 
 
 def _choose_tile_n(a: torch.Tensor, c: torch.Tensor, slices: int | None) -> int:
     batch, m, n = c.shape
-    times = tile_times(m, n, a.shape[2], batch)
+    times = tile_times(m, n, halves(a.shape[2], a.dtype), batch)
     return min((choice for choice in times if slices in (None, choice[1])), key=times.__getitem__, default=(128, 0))[0]
 
 
@@ -318,5 +413,11 @@ def choose_slices(op: ScheduledOp) -> int:
     """The number of slices of K that `tile_times` expects to be best for these tiles."""
     m, n, k, batch = (op.extents[dim] for dim in "MNKB")
     tile_n = op.tile_sizes["N"]
+    k = halves(k, op.infos["a"].dtype)
     times = {slices: us for (columns, slices), us in tile_times(m, n, k, batch).items() if columns == tile_n}
     return min(times, key=times.__getitem__)
+
+
+def halves(k: int, dtype: torch.dtype) -> int:
+    """Columns of K as elements of 16 bits."""
+    return -(-k * dtype.itemsize // 2)

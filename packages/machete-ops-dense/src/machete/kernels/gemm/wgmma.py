@@ -12,36 +12,50 @@ from typing import ClassVar
 import cutlass
 import cutlass.cute as cute
 import cutlass.utils.hopper_helpers as hopper
-import torch
-from cutlass import Float32, Int32, Int64, const_expr
+from cutlass import Float32, Int32, const_expr
 from cutlass.cute.nvgpu import OperandMajorMode, warpgroup
 from cutlass.tensor_utils import LayoutEnum
 
-from machete.megakernel import PipelineSpec, ScheduledOp, TmaBox, temporary
-from machete.megakernel.authoring import COMPUTE_THREADS, sync_compute_threads
+from machete.megakernel import PipelineSpec, ScheduledOp, TmaBox
+from machete.megakernel.authoring import sync_compute_threads
 
 from .epilogue import stage_fragment, store_fragment
-from .hand_over import VECTOR, hand_over, take_over
 from .load import OperandLoader
-from .op import PAGE_BYTES, TILE_K, TILE_M, TMA_ALIGNMENT, GemmOp, Tensors, choose_slices, gemm_pipeline, step_columns
+from .op import (
+    BLOCK_ROWS,
+    BYTES,
+    PAGE_BYTES,
+    ROW_BYTES,
+    TILE_M,
+    TMA_ALIGNMENT,
+    GemmOp,
+    choose_slices,
+    gemm_pipeline,
+    step_parts,
+)
+from .split_k import SlicedProduct, split
 
 WARPGROUP_ROWS = 64
 PANEL_TILES = 16  # 132 tiles of 128 x 256 in panels of 16 are about square: they read the least
 RING_PAGES = 12
-MORE_COLUMNS = 128  # of K, for the slice that adds up all
-VECTORS_BYTES = COMPUTE_THREADS * VECTOR * 4  # of sums that all threads hand over in one access
+MOST_PROMOTED_COLUMNS = 128  # of a tile: a step's sums need registers beside those of all
 BOX_COLUMNS = 64  # of a 16-bit result: one swizzle atom, a page of 128 rows
 PART_COLUMNS = 2 * BOX_COLUMNS  # in the pages of one stage
 
 
 def lowered(op: ScheduledOp) -> ScheduledOp:
     """The op as this path runs it."""
-    if op.extents["M"] <= WARPGROUP_ROWS:
-        tile_sizes = {**op.tile_sizes, "M": WARPGROUP_ROWS}
-        op = replace(op, tile_sizes=tile_sizes)
+    tile_sizes = dict(op.tile_sizes)
+    if op.infos["a"].dtype in BYTES and not op.config.get("fast_accumulation"):
+        tile_sizes["N"] = min(tile_sizes["N"], MOST_PROMOTED_COLUMNS)
+    # With few rows each warpgroup has half of the columns: of a transposed operand whole blocks.
+    halves = "b" not in op.config.get("transposed", ()) or tile_sizes["N"] >= 2 * BLOCK_ROWS
+    if op.extents["M"] <= WARPGROUP_ROWS and halves:
+        tile_sizes["M"] = WARPGROUP_ROWS
+    op = replace(op, tile_sizes=tile_sizes)
     slices = op.config.get("slices") or choose_slices(op)
     if slices > 1:
-        return _split(op, slices)
+        return split(op, SplitWgmmaGemm, slices)
     c = op.infos["c"]
     steps = [info for axis, info in enumerate(c.strides[:-1]) if c.shape[axis] > 1]
     by_tma = (
@@ -56,35 +70,30 @@ def lowered(op: ScheduledOp) -> ScheduledOp:
     return replace(op, boxes=kind.descriptors(op))
 
 
-def _split(op: ScheduledOp, slices: int) -> ScheduledOp:
-    """The op with each tile's K in slices, whose sums meet in a temporary."""
-    kind = SplitWgmmaGemm.fused(op.op.fusion_types)
-    width = op.tile_sizes["M"] * op.tile_sizes["N"]
-    more = {
-        "partial": temporary((op.num_tiles, slices - 1, width), torch.float32, op.device, zeroed=True),
-        "parts": temporary((slices,), torch.int32, op.device),
-    }
-    config = dict(sorted({**op.config, "slices": slices}.items()))
-    op = op.with_tensors(kind, more, tile_sizes={**op.tile_sizes, "S": 1}, config=config)
-    return replace(op, boxes=kind.descriptors(op))
-
-
 class WgmmaGemm(OperandLoader, GemmOp):
     """One 128 x tile_n tile; K steps of 64 or 128; the previous step is released while the next one multiplies."""
 
     targets = ("sm_90a",)
     panels = MappingProxyType({"M": PANEL_TILES})
-    pipeline = gemm_pipeline(TILE_M, 256, TILE_K, RING_PAGES)
+    pipeline = gemm_pipeline(TILE_M, 256, 1, RING_PAGES)
 
     @classmethod
     def pipeline_of(cls, op: ScheduledOp) -> PipelineSpec:
         tile_m, tile_n = op.tile_sizes["M"], op.tile_sizes["N"]
-        return gemm_pipeline(tile_m, tile_n, step_columns(tile_m, tile_n), RING_PAGES)
+        return gemm_pipeline(tile_m, tile_n, step_parts(tile_m, tile_n), RING_PAGES)
+
+    #: Whether tensor cores add up 8-bit products over all of K.
+    fast_accumulation: ClassVar[bool] = False
 
     @property
-    def step_columns(self) -> int:
-        """Columns of K in a step."""
-        return step_columns(self.tile_size_M, self.tile_size_N)
+    def parts(self) -> int:
+        """Rows of 128 bytes of K in a step."""
+        return step_parts(self.tile_size_M, self.tile_size_N)
+
+    @property
+    def promotes(self) -> bool:
+        """Whether each step's sums go to float32: tensor cores keep 14 bits or so of sums of 8-bit products."""
+        return self.a_dtype.width == 8 and not self.fast_accumulation
 
     @cute.jit
     def compute(self, ring, tile_B, tile_M, tile_N, c, epilogue):
@@ -114,8 +123,8 @@ class WgmmaGemm(OperandLoader, GemmOp):
         mma = hopper.make_trivial_tiled_mma(
             self.a_dtype,
             self.b_dtype,
-            OperandMajorMode.K,
-            OperandMajorMode.K,
+            OperandMajorMode.MN if "a" in self.transposed else OperandMajorMode.K,
+            OperandMajorMode.MN if "b" in self.transposed else OperandMajorMode.K,
             Float32,
             (1, 1, 1),
             tiler_mn=(WARPGROUP_ROWS, self.group_columns),
@@ -124,18 +133,40 @@ class WgmmaGemm(OperandLoader, GemmOp):
         rows = Int32(0) if self.tile_size_M == WARPGROUP_ROWS else group * WARPGROUP_ROWS
         columns = group * self.group_columns if self.tile_size_M == WARPGROUP_ROWS else Int32(0)
         operands = []
-        row_bytes = TILE_K * 2
-        for part in cutlass.range_constexpr(self.step_columns // TILE_K):
-            offset_a = (rows + part * self.tile_size_M) * row_bytes
-            offset_b = (columns + part * self.tile_size_N) * row_bytes + self.b_offset
-            sA = self._operand(ring, self.a_dtype, WARPGROUP_ROWS, offset_a)
-            sB = self._operand(ring, self.b_dtype, self.group_columns, offset_b)
+        for part in cutlass.range_constexpr(self.parts):
+            offset_a = (rows + part * self.tile_size_M) * ROW_BYTES
+            offset_b = (columns + part * self.tile_size_N) * ROW_BYTES + self.b_offset
+            sA = self._operand(ring, "a", self.a_dtype, WARPGROUP_ROWS, offset_a)
+            sB = self._operand(ring, "b", self.b_dtype, self.group_columns, offset_b)
             operands.append((mma.make_fragment_A(slice_.partition_A(sA)), mma.make_fragment_B(slice_.partition_B(sB))))
         tCrC = cute.make_rmem_tensor(mma.partition_shape_C((WARPGROUP_ROWS, self.group_columns)), Float32)
         tCrC.fill(0.0)
         mma.set(warpgroup.Field.ACCUMULATE, True)
-        stages = self._accumulate(ring, steps, mma, tCrC, operands)
-        return tCrC, stages
+        if const_expr(self.promotes):
+            return tCrC, self._promote(ring, steps, mma, tCrC, operands)
+        return tCrC, self._accumulate(ring, steps, mma, tCrC, operands)
+
+    @cute.jit
+    def _promote(self, ring, steps, mma, tCrC, operands: cutlass.Constexpr):
+        """Add up the sums of all steps in float32; returns the stages kept."""
+        before = previous = ring.wait()
+        for step in cutlass.range(steps, unroll=1):
+            if step > 0:
+                before = previous
+                previous = ring.wait()
+            sums = cute.make_rmem_tensor_like(tCrC)
+            sums.fill(0.0)
+            self._multiply(mma, sums, operands, previous.page)
+            warpgroup.wait_group(0)
+            tCrC.store(tCrC.load() + sums.load())
+            if step < steps - self.kept_stages:
+                ring.release(previous)
+        for _ in cutlass.range(cutlass.max(steps, 1), self.kept_stages, unroll=1):
+            before = previous
+            previous = ring.wait()
+        if const_expr(self.kept_stages == 1):
+            return [previous]
+        return [before, previous]
 
     @cute.jit
     def _accumulate(self, ring, steps, mma, tCrC, operands: cutlass.Constexpr):
@@ -162,11 +193,16 @@ class WgmmaGemm(OperandLoader, GemmOp):
             return [previous]
         return [before, previous]
 
-    def _operand(self, ring, dtype, rows: int, offset):
-        """`rows` x TILE_K of every page of the ring, in the layout TMA wrote; the last mode is the page."""
-        kind = hopper.get_smem_layout_atom(LayoutEnum.ROW_MAJOR, dtype, TILE_K)
+    def _operand(self, ring, name: str, dtype, rows: int, offset):
+        """`rows` x 128 bytes of K of every page of the ring, in the layout TMA wrote; the last mode is the page."""
+        if name in self.transposed:
+            kind = hopper.get_smem_layout_atom(LayoutEnum.COL_MAJOR, dtype, BLOCK_ROWS)
+            order = (1, 0)  # K first, then the next block of rows
+        else:
+            kind = hopper.get_smem_layout_atom(LayoutEnum.ROW_MAJOR, dtype, self.part_columns)
+            order = (0, 1)
         atom = warpgroup.make_smem_layout_atom(kind, dtype)
-        layout = cute.tile_to_shape(atom, (rows, TILE_K), (0, 1))
+        layout = cute.tile_to_shape(atom, (rows, self.part_columns), order)
         return ring.tensor(dtype, layout, offset)
 
     @cute.jit
@@ -174,7 +210,7 @@ class WgmmaGemm(OperandLoader, GemmOp):
         warpgroup.fence()
         for part in cutlass.range_constexpr(len(operands)):
             tCrA, tCrB = operands[part]
-            for block in cutlass.range_constexpr(TILE_K // 16):
+            for block in cutlass.range_constexpr(ROW_BYTES // 32):
                 cute.gemm(mma, tCrC, tCrA[None, None, block, page], tCrB[None, None, block, page], tCrC)
         warpgroup.commit_group()
 
@@ -233,41 +269,8 @@ class WgmmaTmaStoreGemm(WgmmaGemm):
             ring.release(stage)
 
 
-class SplitWgmmaGemm(WgmmaGemm):
-    """One of `slices` slices of K of a tile. The one with the last slice adds up all, always in the same order.
-
-    The others hand their sums over in `partial`, zero where there is none yet (`hand_over`), and wait for nobody; they
-    come before the last one in whatever order the plan hands out tiles, so it does not wait for ever. It has a bit more
-    of K, so that the sums of the others are there when it needs them. `parts` has no contents, it is there for its
-    extent.
-    """
-
-    hands_over = True
-    writes: ClassVar[Tensors] = {
-        **GemmOp.writes,
-        "partial": (torch.float32, ("T", "others", "W")),
-        "parts": (torch.int32, ("S",)),
-    }
-    tile: ClassVar[tuple[str, ...]] = ("B", "M", "N", "S")
-
-    @classmethod
-    def cost(cls, op: ScheduledOp) -> tuple[float, float]:
-        """Bytes and FLOPs of one slice."""
-        nbytes, flops = super().cost(op)
-        return nbytes / op.config["slices"], flops / op.config["slices"]
-
-    def slice_of(self, part):
-        """First step of K in a slice, and how many."""
-        steps = self.steps(self.K)
-        share = cutlass.max(steps - MORE_COLUMNS // self.step_columns, 0) // self.slices
-        return part * share, cutlass.select_(part < self.slices - 1, share, steps - part * share)
-
-    @cute.jit
-    def load(self, ring, tile_B, tile_M, tile_N, tile_S, tma_a, tma_b):
-        first, steps = self.slice_of(tile_S)
-        for number in cutlass.range(steps, unroll=1):
-            self._load_step(ring, tile_B, tile_M, tile_N, first + number, tma_a, tma_b)
-        self._fill_up(ring, steps)
+class SplitWgmmaGemm(SlicedProduct, WgmmaGemm):
+    """One of `slices` slices of K of a tile."""
 
     @cute.jit
     def compute(self, ring, tile_B, tile_M, tile_N, tile_S, dependencies, c, partial, epilogue):
@@ -279,17 +282,6 @@ class SplitWgmmaGemm(WgmmaGemm):
         own_row, own_column = self._corner()
         row, column = tile_M * self.tile_size_M + own_row, tile_N * self.tile_size_N + own_column
         if row < self.M:  # else the warp has no rows of c
-            tiles_m = (self.M + self.tile_size_M - 1) // self.tile_size_M
-            tiles_n = (self.N + self.tile_size_N - 1) // self.tile_size_N
-            tile = (tile_B * tiles_m + tile_M) * tiles_n + tile_N
-            if tile_S < self.slices - 1:
-                hand_over(self._partial(partial, tile, tile_S), VECTORS_BYTES, tCrC)
-            else:
-                others = [self._partial(partial, tile, part) for part in range(self.slices - 1)]
-                take_over(dependencies, others, VECTORS_BYTES, tCrC)
+            self._add_up(dependencies, partial, tile_B, tile_M, tile_N, tile_S, tCrC)
+            if tile_S == self.slices - 1:
                 store_fragment(c, tile_B, row, column, tCrC, self.group_columns // 8, epilogue)
-
-    def _partial(self, partial, tile, part):
-        """Where the thread's first sums of a slice are in global memory, as an address."""
-        offset = Int64(tile) * partial.stride[0] + Int64(part) * partial.stride[1]
-        return partial.iterator.toint() + offset * 4 + Int64(cute.arch.thread_idx()[0] * VECTOR * 4)

@@ -21,12 +21,12 @@ from machete.megakernel.abi.tensor import DTYPES
 if TYPE_CHECKING:
     from machete.megakernel.abi.op import Op
 
-PHASES = ("load", "compute", "store")
+PHASES = ("load", "multiply", "compute", "store")
 SCALAR_DTYPES = (torch.float32, torch.int32, torch.int64)
 
 #: Keyword arguments of `_schedule_single` and of `Megakernel.run`, and parameters that the framework binds.
 RESERVED_NAMES = (
-    *("self", "cls", "tile_sizes", "config", "fusions", "page_ptr", "ring", "tiles", "dependencies"),
+    *("self", "cls", "tile_sizes", "config", "fusions", "page_ptr", "ring", "tiles", "dependencies", "accumulators"),
     *("sync", "progress", "replace", "extents"),
 )
 MAX_RANK = 5
@@ -81,6 +81,11 @@ class OpDeclaration:
     def is_streaming(self) -> bool:
         """Whether the op has a page ring."""
         return self.pipeline is not None and self.pipeline.is_streaming
+
+    @property
+    def multiplies(self) -> bool:
+        """Whether the op accumulates products in tensor memory."""
+        return "multiply" in self.phases
 
     @property
     def signals_per_range(self) -> int:
@@ -348,10 +353,16 @@ def _parameters(cls: type[Op], phase: str, tensors: Mapping[str, TensorDeclarati
         )
     # What `load` reads must be declared: whether the loader has to wait for an earlier op follows from `reads`.
     named = [name for name, tensor in tensors.items() if tensor.is_read or phase != "load"]
+    if phase == "multiply":  # what is multiplied is in the ring, and where it goes is tensor memory
+        named = []
     available = [*named, *(f"tile_{dim}" for dim in cls.tile), *cls.scalars]
-    available += ["tiles", *cls.fusions]
+    available.append("tiles")
+    if phase == "multiply":
+        available.append("accumulators")
+    else:
+        available += cls.fusions
     if phase == "compute":
-        available += ["page_ptr", "dependencies"]
+        available += ["page_ptr", "dependencies", *(["accumulators"] if hasattr(cls, "multiply") else [])]
     else:
         available += [f"tma_{name}" for name in named]
     if cls.pipeline is not None and cls.pipeline.is_streaming:
@@ -390,6 +401,8 @@ def _check_phases(cls: type[Op], phases: Mapping[str, Any], is_lowered: bool) ->
             "an op computes, if only to forward what `load` brings to `store`, or is lowered to an op that does",
             "define compute(self, …), or override `lower`; class Base(Op, abstract=True) for a base class",
         )
+    if "multiply" in phases:
+        _check_multiply(cls, phases)
     pipeline = cls.pipeline
     if "load" in phases and (pipeline is None or not pipeline.is_streaming):
         raise _error(
@@ -404,4 +417,40 @@ def _check_phases(cls: type[Op], phases: Mapping[str, Any], is_lowered: bool) ->
             "`store` without output stages",
             "`store` drains the output stages of a ring",
             "pipeline = PipelineSpec.streaming(input_stages=3, output_stages=2)",
+        )
+
+
+def _check_multiply(cls: type[Op], phases: Mapping[str, tuple[str, ...]]) -> None:
+    """Products need tensor memory, operands that `load` brings, and somebody who takes the sums."""
+    without = [name for name in cls.targets if not TARGETS[name].tensor_memory]
+    if without:
+        raise _error(
+            cls,
+            f"`multiply` on {listing(without)}",
+            "this phase accumulates in tensor memory",
+            f"targets = {tuple(name for name, target in TARGETS.items() if target.tensor_memory)}",
+        )
+    for phase, parameter, why in (
+        ("load", "ring", "what is multiplied is in the stages that `load` fills"),
+        ("multiply", "ring", "what is multiplied is in the stages that `load` fills"),
+        ("multiply", "accumulators", "products go to an accumulator"),
+        ("compute", "accumulators", "somebody has to take the sums, and to free the accumulator"),
+    ):
+        if parameter not in phases.get(phase, ()):
+            raise _error(
+                cls, f"`multiply`, but `{phase}` does not take `{parameter}`", why, f"def {phase}(self, {parameter}, …)"
+            )
+    if "ring" in phases["compute"]:
+        raise _error(
+            cls,
+            "both `multiply` and `compute` take `ring`",
+            "one of them goes through the stages and gives them back",
+            "def compute(self, accumulators, …)",
+        )
+    if "store" in phases:
+        raise _error(
+            cls,
+            "both `multiply` and `store`",
+            "`compute` of such an op has no stages to hand over",
+            "store from registers in `compute`",
         )

@@ -22,7 +22,7 @@ from machete.megakernel.abi.tma import TmaBox
 
 
 class Op:
-    """A small GPU op: tensors, tiling, and up to three phases.
+    """A small GPU op: tensors, tiling, and its phases: `load`, `compute`, `store`, and `multiply` on sm_100a.
 
     Example::
 
@@ -57,6 +57,7 @@ class Op:
       ``dependencies.wait()`` itself before it touches tensors that an earlier op reads or writes,
     - `page_ptr`, the op's resident pages in shared memory (`compute` only),
     - `ring`, its end of the page ring (with a streaming `pipeline`),
+    - `accumulators`, its end of tensor memory (`multiply`, and `compute` beside it),
     - a slot of `fusions`, the fusions in it as a tuple,
     - `tma_<tensor>`, the tensor's TMA descriptor (`load` and `store`; see `descriptors`).
 
@@ -172,7 +173,8 @@ class Op:
         cls.check(op)
         op = ScheduledOp(**{**vars(op), "boxes": cls._checked_boxes(op)})
         copied = {*declaration.named_by("load"), *declaration.named_by("store"), *op.boxes}
-        checks.check_bulk(declaration, infos, [name for name in infos if name in copied])
+        inner = {name: op.boxes[name].order[-1] if name in op.boxes else -1 for name in infos if name in copied}
+        checks.check_bulk(declaration, infos, inner)
         return op
 
     @classmethod

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import combinations
 from typing import Any
 
@@ -342,16 +342,20 @@ def check_addresses(op: OpDeclaration, infos: Mapping[str, TensorInfo]) -> None:
             )
 
 
-def check_bulk(op: OpDeclaration, infos: Mapping[str, TensorInfo], names: Sequence[str]) -> None:
-    """What `load` and `store` copy: innermost stride 1, address and outer strides multiples of 16 bytes."""
-    for name in names:
+def check_bulk(op: OpDeclaration, infos: Mapping[str, TensorInfo], inner: Mapping[str, int]) -> None:
+    """What `load` and `store` copy: innermost stride 1, address and outer strides multiples of 16 bytes.
+
+    `inner`: for each tensor that they copy the dim that is innermost in memory, counted from the end if negative.
+    """
+    for name, dim in inner.items():
         info = infos[name]
+        axis = dim % max(1, len(info.shape))
         where = f"`{name}` of {op.name}, shape {info.shape}, strides {info.strides}"
         if info.is_empty:
             continue
-        if not info.unit_inner:
+        if info.shape and info.shape[axis] > 1 and info.strides[axis] != 1:
             raise StrideError(
-                what=f"{op.name}: `{name}` has innermost stride {info.strides[-1]}, not 1",
+                what=f"{op.name}: `{name}` has innermost stride {info.strides[axis]}, not 1",
                 where=where,
                 why="`load` and `store` copy rows (TMA, bulk copies): innermost neighbours must be adjacent",
                 fix=f"{name}.contiguous(), or swap its dims",
@@ -364,10 +368,11 @@ def check_bulk(op: OpDeclaration, infos: Mapping[str, TensorInfo], names: Sequen
                 why=f"TMA and bulk copies start at multiples of {BULK_ALIGNMENT} bytes",
                 fix=f"{name}.clone(), or slice at a multiple of {BULK_ALIGNMENT // info.itemsize} elements",
             )
-        for axis, stride in info.outer_strides:
-            if stride % BULK_ALIGNMENT:
+        for other, extent in enumerate(info.shape):
+            stride = info.strides[other] * info.itemsize
+            if other != axis and extent > 1 and stride % BULK_ALIGNMENT:
                 raise AlignmentError(
-                    what=f"{op.name}: stride {info.strides[axis]} of `{name}` (axis {axis}) is {stride} bytes, "
+                    what=f"{op.name}: stride {info.strides[other]} of `{name}` (axis {other}) is {stride} bytes, "
                     f"no multiple of {BULK_ALIGNMENT}",
                     where=where,
                     why=f"TMA and bulk copies start at multiples of {BULK_ALIGNMENT} bytes",

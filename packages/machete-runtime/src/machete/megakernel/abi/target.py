@@ -59,12 +59,14 @@ class Target:
             "Technical Specifications per Compute Capability": maximum per thread block).
         compute_capability: of the devices that run it. Arch-specific code runs on exactly these.
         throttle: for ops that stream from memory; measured for sm_90a, assumed for the others.
+        tensor_memory: whether its SMs have some, which tcgen05 accumulates in.
     """
 
     name: str
     shared_bytes: int
     compute_capability: tuple[int, int]
     throttle: Throttle = HOPPER_THROTTLE
+    tensor_memory: bool = False
 
     @classmethod
     def named(cls, name: str) -> Target:
@@ -97,7 +99,7 @@ TARGETS: dict[str, Target] = {
     target.name: target
     for target in (
         Target("sm_90a", 227 * 1024, (9, 0)),
-        Target("sm_100a", 227 * 1024, (10, 0)),
+        Target("sm_100a", 227 * 1024, (10, 0), tensor_memory=True),
         Target("sm_120a", 99 * 1024, (12, 0)),
     )
 }

@@ -154,8 +154,7 @@ class BoundOp:
     def handle(self, name: str) -> TmaHandle:
         """The TMA descriptor of tensor `name`."""
         kind = self._kind
-        box = tuple(kind.descriptors[name].box)
-        return TmaHandle(self.field(Int64, f"tma_{name}"), box, kind.tensors[name].dtype.itemsize)
+        return TmaHandle(self.field(Int64, f"tma_{name}"), kind.descriptors[name], kind.tensors[name].dtype.itemsize)
 
     def instance(self):
         """The `self` of the op's methods: configuration as constants, extents as runtime values."""

@@ -4,10 +4,13 @@ Warps 0..7 compute (threads 0..255, two warpgroups). Warp 8, the controller, cop
 global memory into slots in shared memory, ahead of everybody else. Warp 9, the loader, keeps copies in flight; it waits
 for dependencies only where its own operands have a producer, so weights stream in across op boundaries. Warp 10, the
 storer, drains results. Warp 11, the watcher, polls the counters of an instruction's dependencies and clears the slot:
-polling latency overlaps with the compute of the instruction before.
+polling latency overlaps with the compute of the instruction before. Warp 12 is there if some op has a `multiply` phase:
+the multiplier issues products of tensor cores that work by themselves, into tensor memory, and compute takes the sums.
 
 Slot barriers: `slot_full` (row and record are there), `slot_clear` (dependencies are satisfied), `slot_free` (every
-role is done with the slot). The kernel's parameters are addresses of tables in global memory (`plan.program`).
+role is done with the slot); with a multiplier `slot_begun`, too (the loader has written where in the ring it begins the
+instruction: both the multiplier and compute pass over stages that are the other's). The kernel's parameters are
+addresses of tables in global memory (`plan.program`).
 """
 
 import math
@@ -21,22 +24,30 @@ from machete.megakernel.plan.kinds import Kind
 from machete.megakernel.plan.program import END, MAX_WAITS
 from machete.megakernel.plan.shared import INLINE_WAITS, RECORD_OFFSET, ROW_BYTES, WAIT_BYTES, SharedLayout
 
-from . import ptx, tracing
+from . import ptx, tensor_memory, tracing
 from .instruction import BoundOp, Dependencies, Instruction, TileRange
-from .ring import ComputeRing, LoadRing, StoreRing
+from .ring import ComputeRing, LoadRing, MultiplyRing, StoreRing
+from .tensor_memory import ComputeAccumulators, MultiplyAccumulators
 from .tracing import Hooks, Recorder
 from .waiting import Waits, prepare_alarm
 
 COMPUTE_WARPS = 8
 COMPUTE_THREADS = 32 * COMPUTE_WARPS
-CONTROLLER, LOADER, STORER, WATCHER = (COMPUTE_WARPS + i for i in range(4))
-ROLE_WARPS = {"controller": CONTROLLER, "loader": LOADER, "storer": STORER, "watcher": WATCHER}
-THREADS = COMPUTE_THREADS + 128
+CONTROLLER, LOADER, STORER, WATCHER, MULTIPLIER = (COMPUTE_WARPS + i for i in range(5))
+ROLE_WARPS = {
+    "controller": CONTROLLER,
+    "loader": LOADER,
+    "storer": STORER,
+    "watcher": WATCHER,
+    "multiplier": MULTIPLIER,
+}
+WARPGROUP = 128
 COMPUTE_BARRIER = 1  # named barrier of the compute threads; 0 is the whole CTA, ops may use 2..15
 
-# Registers per thread after the roles split: 2 warpgroups x 232 + 1 x 40 fit 64K / 128 = 512 per thread triple.
-COMPUTE_REGISTERS = 232
+# Registers per thread after the roles split: those of one thread of each warpgroup fit 64K / 128 = 512. There are two
+# warpgroups that compute; and one for the other roles, or two.
 OTHER_REGISTERS = 40
+COMPUTE_REGISTERS = {1: 232, 2: 216}
 
 
 def sync_compute_threads() -> None:
@@ -64,9 +75,19 @@ class PersistentKernel:
         self.kinds, self.layout, self.throttle = kinds, layout, throttle
         self.loads = any("load" in kind.declaration.phases for kind in kinds)
         self.stores = any("store" in kind.declaration.phases for kind in kinds)
+        self.multiplies = layout.accumulators > 0
         stages = {kind.stage_pages for kind in kinds if kind.stage_pages}
         self.mixed_stages = len(stages) > 1
         self.unit = math.gcd(*stages) or 1
+
+    @property
+    def _other_warpgroups(self) -> int:
+        return 2 if self.multiplies else 1
+
+    @property
+    def threads(self) -> int:
+        """Threads of a CTA."""
+        return COMPUTE_THREADS + WARPGROUP * self._other_warpgroups
 
     # ------------------------------------------------------------------ small pieces every role uses
 
@@ -102,7 +123,7 @@ class PersistentKernel:
 
     @property
     def _slot_users(self) -> int:
-        return COMPUTE_WARPS + 1 + int(self.loads) + int(self.stores)
+        return COMPUTE_WARPS + 1 + int(self.loads) + int(self.stores) + int(self.multiplies)
 
     def _in_flight(self, kind: Kind) -> tuple[int, int, int] | None:
         """How many pages of this kind may be on their way (`LoadRing.in_flight`); None for as many as there are."""
@@ -225,12 +246,16 @@ class PersistentKernel:
     def _loader(self, base, trace):
         self._start("loader", base, trace)
         position = ptx.registers(Int32, 0, 0)
-        pages = ptx.registers(Int32, 0, 1, 0)  # a fresh `empty` barrier has parity 1 behind it: the first trip is free
+        pages = ptx.registers(
+            Int32, 0, 1, 0, 0
+        )  # a fresh `empty` barrier has parity 1 behind it: the first trip is free
         while self._kind(base, position) != END:
             slot = position[0]
             instruction = Instruction.read(self._slot(base, slot))
             tracing.begin(self.recorder, "instruction", instruction.op)
             self.waits.say(instruction.op, instruction.first)
+            if const_expr(self.multiplies):
+                self._say_position(base, slot, pages)
             if instruction.loader_waits:
                 clear = self._at(base, self.layout.slot_clear_offset, slot)
                 self.waits.until("dependency", clear, position[1])
@@ -250,10 +275,57 @@ class PersistentKernel:
     def _load_range(self, k: cutlass.Constexpr, base, slot, instruction, pages):
         kind = self.kinds[k]
         pages[2] = Int32(0)
-        ring = LoadRing(self.layout, base, pages, kind.stage_pages, self.unit, self.waits, self._in_flight(kind))
+        in_flight = self._in_flight(kind)
+        ring = LoadRing(self.layout, base, pages, kind.stage_pages, self.unit, self.waits, in_flight, kind.multiplies)
         if const_expr(self.mixed_stages):
             ring.align()
         self._run_tiles(k, "load", base, slot, instruction, {"ring": ring})
+
+    @cute.jit
+    def _say_position(self, base, slot, pages):
+        """The loader: where in the ring the instruction begins."""
+        if ptx.lane_index() == 0:
+            address = self._at(base, self.layout.position_offset, slot)
+            ptx.store_shared_word(Int32, address, pages[0])
+            ptx.store_shared_word(Int32, address + 4, pages[1])
+            ptx.mbarrier_arrive(self._at(base, self.layout.slot_begun_offset, slot))
+
+    def _position(self, base, slot, parity):
+        """Where the loader begins the instruction: page, and parity of its `empty` barrier, a phase before `full`."""
+        self.waits.until("position", self._at(base, self.layout.slot_begun_offset, slot), parity)
+        address = self._at(base, self.layout.position_offset, slot)
+        return ptx.shared_word(Int32, address), ptx.shared_word(Int32, address + 4)
+
+    @cute.jit
+    def _multiplier(self, base, trace):
+        self._start("multiplier", base, trace)
+        position = ptx.registers(Int32, 0, 0)
+        pages = ptx.registers(Int32, 0, 0)
+        accumulators = MultiplyAccumulators(self.layout, base, ptx.registers(Int32, 0, 1), self.waits)
+        while self._kind(base, position) != END:
+            slot = position[0]
+            instruction = Instruction.read(self._slot(base, slot))
+            tracing.begin(self.recorder, "instruction", instruction.op)
+            self.waits.say(instruction.op, instruction.first)
+            pages[0], _parity = self._position(base, slot, position[1])
+            for k in cutlass.range_constexpr(len(self.kinds)):
+                if const_expr(self.kinds[k].multiplies):
+                    if instruction.kind == k:
+                        self._multiply_range(k, base, slot, instruction, pages, accumulators)
+            self._retire(base, slot)
+            tracing.end(self.recorder, "instruction")
+            self._next_slot(position)
+        accumulators.finish()
+        self._leave(base, position[0])
+        self._stop()
+
+    @cute.jit
+    def _multiply_range(self, k: cutlass.Constexpr, base, slot, instruction, pages, accumulators):
+        kind = self.kinds[k]
+        ring = MultiplyRing(self.layout, base, pages, kind.stage_pages, self.unit, self.waits, COMPUTE_WARPS)
+        if const_expr(self.mixed_stages):
+            ring.align()
+        self._run_tiles(k, "multiply", base, slot, instruction, {"ring": ring, "accumulators": accumulators})
 
     @cute.jit
     def _run_tiles(
@@ -342,22 +414,28 @@ class PersistentKernel:
         position = ptx.registers(Int32, 0, 0)
         pages = ptx.registers(Int32, 0, 0)
         outputs = ptx.registers(Int32, 0, 0)
+        sums = ptx.registers(Int32, 0, 0)
         while self._kind(base, position) != END:
             slot = position[0]
             instruction = Instruction.read(self._slot(base, slot))
             tracing.begin(self.recorder, "instruction", instruction.op)
             self.waits.say(instruction.op, instruction.first)
+            if const_expr(self.multiplies):
+                page, parity = self._position(base, slot, position[1])
+                pages[0], pages[1] = page, parity ^ 1
             for k in cutlass.range_constexpr(len(self.kinds)):
                 if instruction.kind == k:
-                    self._compute_range(k, base, slot, position[1], instruction, pages, outputs, counters)
+                    self._compute_range(k, base, slot, position[1], instruction, pages, outputs, sums, counters)
             self._retire(base, slot)
             tracing.end(self.recorder, "instruction")
             self._next_slot(position)
+        if const_expr(self.multiplies):
+            ComputeAccumulators(self.layout, base, sums, self.waits).finish()
         self._leave(base, position[0])
         self._stop()
 
     @cute.jit
-    def _compute_range(self, k: cutlass.Constexpr, base, slot, parity, instruction, pages, outputs, counters):
+    def _compute_range(self, k: cutlass.Constexpr, base, slot, parity, instruction, pages, outputs, sums, counters):
         kind = self.kinds[k]
         dependencies = Dependencies(self._at(base, self.layout.slot_clear_offset, slot), parity, self.waits)
         if const_expr("dependencies" not in kind.declaration.phases["compute"]):
@@ -374,6 +452,8 @@ class PersistentKernel:
         address = base + self.layout.resident_offset if const_expr(kind.resident_bytes > 0) else Int32(1 << 24)
         page_ptr = ptx.shared_pointer(cutlass.Uint8, address, 1024)
         available = {"ring": ring, "page_ptr": page_ptr, "dependencies": dependencies}
+        if const_expr(kind.multiplies):
+            available["accumulators"] = ComputeAccumulators(self.layout, base, sums, self.waits)
         self._run_tiles(k, "compute", base, slot, instruction, available)
         if const_expr("dependencies" in kind.declaration.phases["compute"]):
             dependencies.wait()  # what this instruction signals vouches for what it depends on
@@ -443,6 +523,8 @@ class PersistentKernel:
         for page in cutlass.range_constexpr(0, layout.ring_pages, self.unit):
             ptx.mbarrier_init(self._at(base, layout.full_offset, page), 1)
             ptx.mbarrier_init(self._at(base, layout.empty_offset, page), COMPUTE_WARPS)
+            if const_expr(self.multiplies):
+                ptx.mbarrier_init(self._at(base, layout.operands_offset, page), 1)
         for slot in cutlass.range_constexpr(layout.output_slots):
             ptx.mbarrier_init(self._at(base, layout.out_full_offset, slot), COMPUTE_WARPS)
             ptx.mbarrier_init(self._at(base, layout.out_empty_offset, slot), 1)
@@ -450,6 +532,15 @@ class PersistentKernel:
             ptx.mbarrier_init(self._at(base, layout.slot_full_offset, slot), 1)
             ptx.mbarrier_init(self._at(base, layout.slot_clear_offset, slot), 1)
             ptx.mbarrier_init(self._at(base, layout.slot_free_offset, slot), self._slot_users)
+            if const_expr(self.multiplies):
+                ptx.mbarrier_init(self._at(base, layout.slot_begun_offset, slot), 1)
+                # Whoever gives up waiting for the position reads it all the same: a page that there is.
+                ptx.store_shared_word(Int64, self._at(base, layout.position_offset, slot), Int64(0))
+        if const_expr(self.multiplies):
+            ptx.mbarrier_init(self._at(base, layout.ended_offset, 0), COMPUTE_WARPS + 1)
+        for index in cutlass.range_constexpr(layout.accumulators):
+            ptx.mbarrier_init(self._at(base, layout.summed_offset, index), 1)
+            ptx.mbarrier_init(self._at(base, layout.taken_offset, index), COMPUTE_WARPS)
         ptx.mbarrier_init_fence()
 
     @cute.jit
@@ -517,6 +608,9 @@ class PersistentKernel:
             prepare_alarm(base + self.layout.alarm_offset, alarm, report, patience, cta)
         if warp == WATCHER:
             self._prefetch_records(records, descriptors)
+        if const_expr(self.multiplies):
+            if warp == MULTIPLIER:
+                tensor_memory.allocate(self.layout, base)
         cute.arch.sync_threads()
         # The first counter is the number of CTAs that have finished; dependencies count from the second on. The last
         # one hands out the rows of a queue that all CTAs share.
@@ -539,8 +633,11 @@ class PersistentKernel:
                 if warp == STORER:
                     self._acquire_descriptors(descriptors, num_descriptors)
                     self._storer(base, dependency_counters, trace)
+            if const_expr(self.multiplies):
+                if warp == MULTIPLIER:
+                    self._multiplier(base, trace)
         else:
-            cute.arch.setmaxregister_increase(COMPUTE_REGISTERS)
+            cute.arch.setmaxregister_increase(COMPUTE_REGISTERS[self._other_warpgroups])
             self._compute(base, dependency_counters, trace)
 
     @cute.jit
@@ -577,7 +674,7 @@ class PersistentKernel:
             trace,
         ).launch(
             grid=[1, 1, 1],  # whoever launches the compiled kernel decides
-            block=[THREADS, 1, 1],
+            block=[self.threads, 1, 1],
             smem=self.layout.total_bytes,
             min_blocks_per_mp=1,
             stream=stream,

@@ -486,6 +486,48 @@ def bulk_wait(pending: int) -> None:
     _ptx(f"cp.async.bulk.wait_group {pending};")
 
 
+def tensor_allocate(shared, columns: int) -> None:
+    """tcgen05.alloc: the address of this many columns of tensor memory goes to shared memory. A whole warp calls it."""
+    _ptx(
+        "tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [{$r0}], %d;"
+        " tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;" % columns,
+        read_only_args=[shared],
+    )
+
+
+def tensor_free(address, columns: int) -> None:
+    """tcgen05.dealloc, by the warp that allocated."""
+    _ptx("tcgen05.dealloc.cta_group::1.sync.aligned.b32 {$r0}, %d;" % columns, read_only_args=[address])
+
+
+def tensor_commit(barrier) -> None:
+    """tcgen05.commit: arrive at an mbarrier once the products that this thread has issued are complete."""
+    _ptx("tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [{$r0}];", read_only_args=[barrier])
+
+
+def tensor_fence_after() -> None:
+    """tcgen05.fence::after_thread_sync: what others did to tensor memory before a barrier is done."""
+    _ptx("tcgen05.fence::after_thread_sync;")
+
+
+def tensor_fence_before() -> None:
+    """tcgen05.fence::before_thread_sync: what this thread did is done for whoever it meets at a barrier."""
+    _ptx("tcgen05.fence::before_thread_sync;")
+
+
+def tensor_load(address, count: int):
+    """tcgen05.ld.32x32b: `count` columns of this thread's lane as float32, and wait for them.
+
+    One statement, so that nothing uses the values before they are there.
+    """
+    values = ", ".join("{$w%d}" % i for i in range(count))
+    return _ptx(
+        f"tcgen05.ld.sync.aligned.32x32b.x{count}.b32 {{{values}}}, [{{$r0}}]; tcgen05.wait::ld.sync.aligned;",
+        write_only_types=[cutlass.Float32] * count,
+        read_only_args=[address],
+    )
+
+
 def mark(text: str, *values) -> None:
     """Say where this warp is. A comment in the PTX: nothing on the hardware, a position to the simulator's reports."""
     operands = " ".join("{$r%d}" % i for i in range(len(values)))

@@ -8,6 +8,7 @@ stage size, so parities never depend on which op used a page (a ring in which so
 and reads pages that have not landed: docs/decisions/0006).
 
     load:     stage = ring.acquire();  ring.load_span(...) or ring.load_tile(...);    ring.commit(stage)
+    multiply: stage = ring.wait();     ... tcgen05.mma from stage ...;                ring.release(stage)
     compute:  stage = ring.wait();     ... use stage ...;                             ring.release(stage) or .forward
     store:    stage = ring.wait();     ring.store_span(...) or ring.store_tile(...);  ring.release(stage)
 
@@ -22,6 +23,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64
 
+from machete.megakernel.abi.tma import TmaBox
 from machete.megakernel.plan.shared import SharedLayout
 
 from . import ptx, tracing
@@ -57,19 +59,20 @@ class Stage:
 
 @dataclass(frozen=True, eq=False)
 class TmaHandle:
-    """A TMA descriptor: its global address, and the box it moves (elements, outer to inner)."""
+    """A TMA descriptor: its global address, the box it moves, and the size of an element in bytes."""
 
     address: Any
-    box: tuple[int, ...]
+    box: TmaBox
     itemsize: int
 
     @property
     def nbytes(self) -> int:
         """Bytes of one box; a copy reports all of them, also where it fills with zeros."""
-        count = self.itemsize
-        for extent in self.box:
-            count *= extent
-        return count
+        return self.box.num_bytes(self.itemsize)
+
+    def innermost_first(self, coordinates):
+        """Coordinates as the copy engine counts them."""
+        return [coordinates[dim] for dim in self.box.order[::-1]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,12 +131,14 @@ class _Ring:
 class LoadRing(_Ring):
     """The loader's view; the whole loader warp calls every method.
 
-    `state` is [page, parity, pages since the instruction began]. Too many bytes in flight are as bad as too few: small
-    accesses that somebody waits for queue up behind the prefetch. So an op that streams from memory keeps `in_flight` =
-    (pages at first, for how many pages, pages from then on) going, whole stages each.
+    `state` is [page, parity, pages since the instruction began, parities of `operands` barriers]. Too many bytes in
+    flight are as bad as too few: small accesses that somebody waits for queue up behind the prefetch. So an op that
+    streams from memory keeps `in_flight` = (pages at first, for how many pages, pages from then on) going, whole
+    stages each.
     """
 
     in_flight: Any = None  # three ints, or None for an op that is not throttled
+    multiplies: bool = False  # the multiplier uses the stages, not compute
 
     def acquire(self) -> Stage:
         """Wait until the next stage is free, and few enough bytes are on their way."""
@@ -145,7 +150,11 @@ class LoadRing(_Ring):
         self._pass_followers(page)
         self._advance(self.stage_pages)
         self._record_stage()
-        return self._stage(page)
+        stage = self._stage(page)
+        if not self.multiplies:
+            return stage
+        self.state[3] = self.state[3] ^ (1 << page)
+        return Stage(page, stage.address, self._barrier(self.layout.operands_offset, page))
 
     @cute.jit
     def _throttle(self, page, first: cutlass.Constexpr, ramp: cutlass.Constexpr, steady: cutlass.Constexpr):
@@ -166,11 +175,13 @@ class LoadRing(_Ring):
 
     @cute.jit
     def _pass_followers(self, page):
-        # Waiters look at a stage's first page only; the others flip here so that their parities keep step.
-        if cutlass.const_expr(self.stage_pages > self.unit):
+        # Waiters look at a stage's first page only; the others flip here so that their parities keep step. Nobody waits
+        # for the `full` barrier of what the multiplier uses.
+        first: cutlass.Constexpr = 0 if self.multiplies else self.unit
+        if cutlass.const_expr(self.stage_pages > first):
             if self._goes_on():
                 with cute.arch.elect_one():
-                    for i in cutlass.range_constexpr(self.unit, self.stage_pages, self.unit):
+                    for i in cutlass.range_constexpr(first, self.stage_pages, self.unit):
                         ptx.mbarrier_arrive(self._barrier(self.layout.full_offset, page + i))
 
     @cute.jit
@@ -206,11 +217,11 @@ class LoadRing(_Ring):
 
     @cute.jit
     def load_tile(self, stage, handle, coordinates, offset: cutlass.Constexpr = 0):
-        """Copy one TMA box at `coordinates` (elements, outer to inner); what is outside the tensor becomes zero."""
+        """Copy one TMA box at `coordinates` (elements along each dim); what is outside the tensor becomes zero."""
         if self._goes_on():
             with cute.arch.elect_one():
                 ptx.mbarrier_expect(stage.full, Int32(handle.nbytes))
-                ptx.tma_load(stage.address + offset, handle.address, coordinates[::-1], stage.full)
+                ptx.tma_load(stage.address + offset, handle.address, handle.innermost_first(coordinates), stage.full)
 
     @cute.jit
     def commit(self, stage):
@@ -231,6 +242,9 @@ class LoadRing(_Ring):
             if page < self.state[0]:
                 parity = parity ^ 1
             ptx.mbarrier_settle(self._barrier(self.layout.full_offset, page), parity, SETTLING_TRIES)
+            if cutlass.const_expr(self.layout.accumulators > 0):
+                operands = self._barrier(self.layout.operands_offset, page)
+                ptx.mbarrier_settle(operands, (self.state[3] >> page & 1) ^ 1, SETTLING_TRIES)
 
     @cute.jit
     def align(self):
@@ -308,6 +322,50 @@ class ComputeRing(_Ring):
 
 
 @dataclass(frozen=True, eq=False)
+class MultiplyRing(_Ring):
+    """The multiplier's view, in the place of compute; the whole warp calls every method.
+
+    It passes over the stages that compute uses, without a look at their barriers. So pages have other barriers,
+    `operands`, for the stages that it uses itself: it sees every phase of these. `state` is [page, their parities, a
+    bit for each page].
+    """
+
+    compute_warps: int = 0
+
+    def wait(self) -> Stage:
+        """Wait until the next stage has landed."""
+        page = self.state[0]
+        self._wait("data", self.layout.operands_offset, page, self.state[1] >> page & 1)
+        self._record_stage()
+        self.state[1] = self.state[1] ^ (1 << page)
+        self._pass(self.stage_pages)
+        return self._stage(page)
+
+    @cute.jit
+    def release(self, stage):
+        """The loader may refill the stage once the products that have been issued are complete."""
+        if self._goes_on():
+            with cute.arch.elect_one():
+                for i in cutlass.range_constexpr(0, self.stage_pages, self.unit):
+                    empty = self._barrier(self.layout.empty_offset, stage.page + i)
+                    ptx.mbarrier_arrive_many(empty, self.compute_warps - 1)
+                    ptx.tensor_commit(empty)
+
+    @cute.jit
+    def align(self):
+        """Skip to where a stage of this size may begin; compute passes over the pages in between."""
+        while self.state[0] % self.stage_pages != 0:
+            self._pass(self.unit)
+
+    @cute.jit
+    def _pass(self, pages: cutlass.Constexpr):
+        page = self.state[0] + pages
+        if page == self.layout.ring_pages:
+            page = Int32(0)
+        self.state[0] = page
+
+
+@dataclass(frozen=True, eq=False)
 class StoreRing(_Ring):
     """The storer's view; the whole storer warp calls every method.
 
@@ -372,10 +430,10 @@ class StoreRing(_Ring):
 
     @cute.jit
     def store_tile(self, stage, handle, coordinates, offset: cutlass.Constexpr = 0):
-        """Copy one TMA box to `coordinates` (elements, outer to inner); what is outside the tensor is dropped."""
+        """Copy one TMA box to `coordinates` (elements along each dim); what is outside the tensor is dropped."""
         if self._goes_on():
             with cute.arch.elect_one():
-                ptx.tma_store(handle.address, coordinates[::-1], stage.address + offset)
+                ptx.tma_store(handle.address, handle.innermost_first(coordinates), stage.address + offset)
 
     @cute.jit
     def release(self, stage):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 #: The warps that record: "watcher" is the half of the controller that polls dependencies.
-ROLES = ("controller", "watcher", "loader", "compute", "storer")
+ROLES = ("controller", "watcher", "loader", "compute", "storer", "multiplier")
 
 #: What lasts for a while, and what `value` is then.
 SPANS = {
@@ -15,6 +15,7 @@ SPANS = {
     "load": "tile, -1 for a whole range",
     "compute": "tile, -1 for a whole range",
     "store": "tile, -1 for a whole range",
+    "multiply": "tile, -1 for a whole range",
     "polling": "op whose dependencies the watcher polls",
     "barrier": "0: compute threads wait for one another",
     "drain": "0: stores on their way are waited for",
@@ -27,9 +28,12 @@ CAUSES = {
     "dependency": "for what other instructions write",
     "page": "loader: for a free page of the ring",
     "throttle": "loader: few enough bytes in flight",
-    "data": "compute: for copies to land",
+    "data": "compute or multiplier: for copies to land",
     "output": "compute: for a free place on the way to the store phase",
     "results": "storer: for compute",
+    "position": "compute or multiplier: for the loader, which says where an instruction's stages are",
+    "accumulator": "multiplier: for an accumulator that compute has read",
+    "products": "compute: for products to be complete",
 }
 
 

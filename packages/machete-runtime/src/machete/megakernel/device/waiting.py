@@ -29,7 +29,7 @@ from .tracing import CAUSES, Recorder
 #: What the report's first word says: 1 + the position of the cause here.
 REASONS = (*CAUSES, "counter", "tag")
 #: Waits that may rightly take as long as the kernel, or that end when one of the others does: they raise no alarm.
-PASSIVE = ("fetch", "slot", "dependency")
+PASSIVE = ("fetch", "slot", "dependency", "position")
 
 
 @dataclass(frozen=True, eq=False)

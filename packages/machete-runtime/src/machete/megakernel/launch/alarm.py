@@ -8,25 +8,27 @@ from machete.megakernel.abi.errors import HangError
 from machete.megakernel.plan.plan import Plan
 from machete.megakernel.plan.shared import MBARRIER_BYTES, SharedLayout
 
-#: Who waited for what, by the number that the report has for it: 1 + the position in `device.waiting.REASONS`.
+#: What a warp waited for, by the number that the report has for it: 1 + the position in `device.waiting.REASONS`.
 REASONS = {
-    4: ("the loader", "a free page of the ring: compute or the store phase has not released it"),
-    5: ("the loader", "copies on their way to land"),
-    6: ("a compute warp", "copies into a stage to land: the loader has not filled it"),
-    7: ("a compute warp", "a free place on the way to the store phase"),
-    8: ("the storer", "results: compute has not forwarded the stage"),
-    9: ("the watcher", "signals of other instructions"),
-    10: ("a compute warp", "sums that another SM hands over"),
+    4: "a free page of the ring: whoever uses the stages has not released it",
+    5: "copies on their way to land",
+    6: "copies into a stage to land: the loader has not filled it",
+    7: "a free place on the way to the store phase",
+    8: "results: compute has not forwarded the stage",
+    10: "a free accumulator: compute has not read it",
+    11: "products to be complete: the multiplier has not committed them",
+    12: "signals of other instructions",
+    13: "sums that another SM hands over",
 }
-COUNTER, TAG = 9, 10
-ROLES = (*(f"compute warp {warp}" for warp in range(8)), "controller", "loader", "storer", "watcher")
+COUNTER, TAG = 12, 13
+ROLES = (*(f"compute warp {warp}" for warp in range(8)), "controller", "loader", "storer", "watcher", "multiplier")
 
 
 def hang(words: list[int], plan: Plan, counters: int, seconds: float, simulated: bool) -> HangError:
     """The error for a report; `counters` is the address of the launch's counters, `seconds` its patience."""
     reason, cta, warp, place, op, tile, expected, seen = words
-    who, what = REASONS[reason]
-    role = ROLES[warp]
+    what, role = REASONS[reason], ROLES[warp]
+    who = "a compute warp" if role.startswith("compute") else f"the {role}"
     if reason == COUNTER:
         number = (place - counters % 2**32) % 2**32 // plan.shared.counter_bytes
         barrier = f"counter {number - 1}"
@@ -60,6 +62,11 @@ def barrier_name(layout: SharedLayout, offset: int) -> str:
         "slot_full": (layout.slot_full_offset, layout.slots),
         "slot_clear": (layout.slot_clear_offset, layout.slots),
         "slot_free": (layout.slot_free_offset, layout.slots),
+        "slot_begun": (layout.slot_begun_offset, layout.slots if layout.accumulators else 0),
+        "summed": (layout.summed_offset, layout.accumulators),
+        "taken": (layout.taken_offset, layout.accumulators),
+        "ended": (layout.ended_offset, 1 if layout.accumulators else 0),
+        "operands": (layout.operands_offset, layout.ring_pages if layout.accumulators else 0),
     }
     for name, (begin, count) in areas.items():
         if begin <= offset < begin + count * MBARRIER_BYTES:

@@ -195,11 +195,15 @@ class Binding:
     def _check_alignment(self, slot: Slot, moved: int) -> None:
         for index in slot.views:
             info = self.now(index)
-            alignment = common_alignment([info.address + moved, self.views[index].info.alignment])
-            if alignment < self.views[index].info.alignment and not info.is_empty:
-                user, name = self.views[index].uses[0]
+            uses = self.views[index].uses
+            # The address of a descriptor has to be a multiple of 16, whatever the strides are.
+            copied = any(name in self.ops[user].boxes for user, name in uses)
+            needed = BULK_ALIGNMENT if copied else self.views[index].info.alignment
+            alignment = common_alignment([info.address + moved, needed])
+            if alignment < needed and not info.is_empty:
+                user, name = uses[0]
                 raise AlignmentError(
-                    what=f"`{name}` would be aligned to {alignment} bytes, not to {self.views[index].info.alignment}",
+                    what=f"`{name}` would be aligned to {alignment} bytes, not to {needed}",
                     where=f"rebinding `{name}` of {self.ops[user].op.__name__}",
                     why="the compiled code is for tensors of one alignment",
                     fix="pass a tensor of the same alignment, or schedule the op again",

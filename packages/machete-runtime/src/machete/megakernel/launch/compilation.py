@@ -13,6 +13,7 @@ from machete.megakernel.plan.shared import SharedLayout
 from .artefact import Artefact
 from .cache.identity import Identity
 from .cache.lookup import cached
+from .cache.traced import Recorder
 
 if TYPE_CHECKING:
     from machete.megakernel.device.tracing import Hooks  # imports the DSL
@@ -39,7 +40,7 @@ def artefact_of(
         with _lock:
             from .compiler import compile_kernel
 
-            return compile_kernel(kinds, layout, target, FLAGS, hooks, programmatic)[0]
+            return compile_kernel(kinds, layout, target, FLAGS, hooks, programmatic)
     key = (tuple(kind.key for kind in kinds), layout, target, programmatic)
     known = _known.get(key)  # without the lock: another thread may be waiting for a process that compiles
     if known is not None:
@@ -47,10 +48,10 @@ def artefact_of(
     with _lock:
         if key not in _known:
 
-            def compile_now():  # type: ignore[no-untyped-def]
+            def compile_now(recorder: Recorder | None) -> Artefact:
                 from .compiler import compile_kernel
 
-                return compile_kernel(kinds, layout, target, FLAGS, None, programmatic)
+                return compile_kernel(kinds, layout, target, FLAGS, None, programmatic, recorder)
 
             _known[key] = cached(
                 functools.partial(Identity.of, kinds, layout, target, FLAGS, programmatic), compile_now

@@ -3,6 +3,7 @@
 CuTe DSL is used as the device compiler only. Extents, strides and addresses are data and play no part.
 """
 
+import contextlib
 import logging
 import re
 import tempfile
@@ -15,13 +16,13 @@ from cutlass.cute.runtime import make_fake_stream
 
 from machete.megakernel.abi.errors import LaunchError
 from machete.megakernel.abi.target import Target
-from machete.megakernel.device.kernel import THREADS, PersistentKernel
+from machete.megakernel.device.kernel import PersistentKernel
 from machete.megakernel.device.tracing import Hooks
 from machete.megakernel.plan.kinds import Kind
 from machete.megakernel.plan.shared import SharedLayout
 
 from .artefact import Artefact
-from .cache.traced import Dependencies, Recorder
+from .cache.traced import Recorder
 
 logger = logging.getLogger("machete.megakernel")
 
@@ -35,8 +36,9 @@ def compile_kernel(
     flags: str,
     hooks: Hooks | None = None,
     programmatic: bool = False,
-) -> tuple[Artefact, Dependencies | None]:
-    """The code for these kinds, and what it was traced from, if that is known. One thread at a time."""
+    recorder: Recorder | None = None,
+) -> Artefact:
+    """The code for these kinds; a recorder sees what it is traced from. One thread at a time."""
     names = ", ".join(sorted({kind.op.__name__ for kind in kinds}))
     logger.info("compiling %d kind(s) for %s: %s", len(kinds), target.name, names)
     started = time.perf_counter()
@@ -54,11 +56,11 @@ def compile_kernel(
         None if hooks is None else Int64(0),
         make_fake_stream(),
     )
-    recorder = Recorder()
+    kernel = PersistentKernel(kinds, layout, target.throttle, hooks)
     with tempfile.TemporaryDirectory(prefix="machete-compile-") as folder:
-        with recorder.recording():
+        with contextlib.nullcontext() if recorder is None else recorder.recording():
             compiled = cute.compile(
-                PersistentKernel(kinds, layout, target.throttle, hooks).launch,
+                kernel.launch,
                 *arguments,
                 options=f"--gpu-arch {target.name} {flags} --dump-dir {folder}",
             )
@@ -74,8 +76,7 @@ def compile_kernel(
         )
     seconds = time.perf_counter() - started
     logger.info("compiled in %.2f s: %d bytes of PTX, %d bytes of machine code", seconds, len(ptx), len(cubin))
-    artefact = Artefact(target.name, entries[0], ptx, cubin, THREADS, layout.total_bytes, seconds, programmatic)
-    return artefact, recorder.dependencies()
+    return Artefact(target.name, entries[0], ptx, cubin, kernel.threads, layout.total_bytes, seconds, programmatic)
 
 
 def _contents(artifact: bytes | str) -> bytes:

@@ -34,19 +34,21 @@ _SWIZZLE_CODES = {0: 0, 32: 1, 64: 2, 128: 3}
 _L2_PROMOTION_256B = 3 << 17
 
 
-def _strides(info: TensorInfo) -> list[int]:
-    """Bytes from one element to the next along each dim, innermost first; a valid value where nothing steps."""
-    strides = []
-    for extent, stride in zip(info.shape[::-1], info.strides[::-1], strict=True):
-        strides.append(stride * info.itemsize if extent > 1 else STRIDE_BYTES)
-    return strides
+def _described(info: TensorInfo, box: TmaBox) -> tuple[list[int], list[int], list[int]]:
+    """Extents, bytes from one element to the next, and the box, innermost dim first.
+
+    A stride has a valid value where nothing steps.
+    """
+    dims = box.order[::-1]
+    shape = [info.shape[dim] for dim in dims]
+    steps = [info.strides[dim] * info.itemsize if info.shape[dim] > 1 else STRIDE_BYTES for dim in dims]
+    return shape, steps, [box.box[dim] for dim in dims]
 
 
 def encode(info: TensorInfo, box: TmaBox) -> np.ndarray:
     """The descriptor of `info` moved in boxes of `box`, as uint64[16]."""
     rank = len(info.shape)
-    shape, extents = info.shape[::-1], box.box[::-1]  # innermost first from here on
-    strides = _strides(info)
+    shape, strides, extents = _described(info, box)
     flags = (rank - 1) << 4 | _TYPE_CODES[info.dtype] << 7 | _SWIZZLE_CODES[box.swizzle] << 13 | _L2_PROMOTION_256B
     words = [0] * 16
     words[0] = info.address
@@ -87,14 +89,14 @@ def encode_with_driver(info: TensorInfo, box: TmaBox) -> np.ndarray:
         64: driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_64B,
         128: driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
     }[box.swizzle]
-    strides = _strides(info)
+    shape, strides, extents = _described(info, box)
     error, descriptor = driver.cuTensorMapEncodeTiled(
         element,
         len(info.shape),
         info.address,
-        [driver.cuuint64_t(extent) for extent in info.shape[::-1]],
+        [driver.cuuint64_t(extent) for extent in shape],
         [driver.cuuint64_t(stride) for stride in strides[1:]],
-        [driver.cuuint32_t(extent) for extent in box.box[::-1]],
+        [driver.cuuint32_t(extent) for extent in extents],
         [driver.cuuint32_t(1) for _ in box.box],
         driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
         swizzle,

@@ -86,7 +86,7 @@ class Kind:
     descriptors: Mapping[str, TmaBox]
     pipeline: PipelineSpec | None
     signals_per_range: int
-    has_store: bool
+    phases: tuple[str, ...]
     key: KindKey | None = field(default=None, compare=False, repr=False)
 
     @classmethod
@@ -105,7 +105,7 @@ class Kind:
             descriptors=dict(key.descriptors),
             pipeline=key.pipeline,
             signals_per_range=declaration.signals_per_range,
-            has_store="store" in declaration.phases,
+            phases=tuple(declaration.phases),
             key=key,
         )
 
@@ -121,6 +121,16 @@ class Kind:
     def stage_pages(self) -> int:
         """Pages in one stage of the ring, 0 for an op without a ring."""
         return self.pipeline.stage_pages if self.pipeline and self.pipeline.is_streaming else 0
+
+    @property
+    def has_store(self) -> bool:
+        """Whether a phase of its own stores results."""
+        return "store" in self.phases
+
+    @property
+    def multiplies(self) -> bool:
+        """Whether it accumulates in tensor memory."""
+        return "multiply" in self.phases
 
     @property
     def resident_bytes(self) -> int:

@@ -95,7 +95,7 @@ def _kind_to_dict(kind: Kind) -> dict[str, Any]:
         "descriptors": {name: _plain(asdict(box)) for name, box in kind.descriptors.items()},
         "pipeline": asdict(kind.pipeline) if kind.pipeline else None,
         "signals_per_range": kind.signals_per_range,
-        "has_store": kind.has_store,
+        "phases": list(kind.phases),
     }
 
 
@@ -114,10 +114,10 @@ def _kind_from_dict(data: dict[str, Any]) -> Kind:
         tile_sizes=data["tile_sizes"],
         config_texts=data["config_texts"],
         scalars={name: getattr(torch, dtype) for name, dtype in data["scalars"].items()},
-        descriptors={name: TmaBox(tuple(box["box"]), box["swizzle"]) for name, box in data["descriptors"].items()},
+        descriptors={name: TmaBox(**box) for name, box in data["descriptors"].items()},
         pipeline=PipelineSpec(**data["pipeline"]) if data["pipeline"] else None,
         signals_per_range=data["signals_per_range"],
-        has_store=data["has_store"],
+        phases=tuple(data["phases"]),
     )
 
 

@@ -27,11 +27,19 @@ MBARRIER_BYTES = 8
 #: A counter has a cache line of its own: polling one does not slow down signalling another.
 COUNTER_BYTES = 128
 RESIDENT_ALIGNMENT = 128
+#: Tensor memory of an SM: 512 columns of 32 bits in each of 128 lanes. While one half is emptied, the other is filled.
+TENSOR_COLUMNS = 512
+ACCUMULATORS = 2
+ACCUMULATOR_COLUMNS = TENSOR_COLUMNS // ACCUMULATORS
+#: Page and parity of the loader's next stage.
+POSITION_BYTES = 8
+#: Pages whose parities the multiplier keeps in one register.
+MOST_PAGES = 32
 #: The head of the alarm: addresses of alarm and report, CTA, patience; then what each warp says of itself
 #: (`device.waiting`).
 ALARM_STATUS = 32
 STATUS_BYTES = 32
-WARPS = 12
+WARPS = 13
 ALARM_BYTES = ALARM_STATUS + WARPS * STATUS_BYTES
 
 
@@ -47,6 +55,7 @@ class SharedLayout:
         slots: instruction slots; each holds an instruction row, its first waits, and the op's record.
         record_bytes: bytes of the largest record.
         one_queue: SMs fetch instructions from one queue, rather than have one each.
+        accumulators: parts of tensor memory, 0 where no kind has a `multiply` phase.
     """
 
     ring_pages: int
@@ -57,6 +66,7 @@ class SharedLayout:
     slots: int = INSTRUCTION_SLOTS
     counter_bytes: int = COUNTER_BYTES
     one_queue: bool = False
+    accumulators: int = 0
 
     @classmethod
     def build(cls, kinds: Sequence[Kind], target: Target) -> SharedLayout:
@@ -70,6 +80,13 @@ class SharedLayout:
                 fix=f"page_bytes={max(sizes)} for all of them",
             )
         layout = _layout(kinds, target)
+        if layout.accumulators and layout.ring_pages > MOST_PAGES:
+            raise PipelineError(
+                what=f"a ring of {layout.ring_pages} pages of {layout.page_bytes} bytes",
+                where="one kernel with products in tensor memory",
+                why=f"the multiplier keeps track of {MOST_PAGES} pages",
+                fix="fewer and larger pages",
+            )
         if layout.total_bytes > target.shared_bytes:
             raise _does_not_fit(kinds, target, layout)
         return layout
@@ -136,9 +153,44 @@ class SharedLayout:
         return self.slot_clear_offset + self.slots * MBARRIER_BYTES
 
     @property
+    def slot_begun_offset(self) -> int:
+        """mbarrier[slots], with accumulators: the loader has begun the instruction, and said at which stage."""
+        return self.slot_free_offset + self.slots * MBARRIER_BYTES
+
+    @property
+    def summed_offset(self) -> int:
+        """mbarrier[accumulators]: its products are complete."""
+        return self.slot_begun_offset + (self.slots * MBARRIER_BYTES if self.accumulators else 0)
+
+    @property
+    def taken_offset(self) -> int:
+        """mbarrier[accumulators]: compute has read it."""
+        return self.summed_offset + self.accumulators * MBARRIER_BYTES
+
+    @property
+    def operands_offset(self) -> int:
+        """mbarrier[ring_pages], with accumulators: the copies into a page that the multiplier reads have landed."""
+        return self.taken_offset + self.accumulators * MBARRIER_BYTES
+
+    @property
+    def ended_offset(self) -> int:
+        """mbarrier, with accumulators: nobody uses tensor memory any more."""
+        return self.operands_offset + (self.ring_pages * MBARRIER_BYTES if self.accumulators else 0)
+
+    @property
+    def position_offset(self) -> int:
+        """(int32 page, int32 parity)[slots], with accumulators: where the loader begins an instruction."""
+        return self.ended_offset + (MBARRIER_BYTES if self.accumulators else 0)
+
+    @property
+    def tensor_address_offset(self) -> int:
+        """8 bytes, with accumulators: the address of tensor memory."""
+        return self.position_offset + (self.slots * POSITION_BYTES if self.accumulators else 0)
+
+    @property
     def out_page_offset(self) -> int:
         """int32[output_slots]: first page of the stage that was handed over."""
-        return self.slot_free_offset + self.slots * MBARRIER_BYTES
+        return self.tensor_address_offset + (8 if self.accumulators else 0)
 
     @property
     def alarm_offset(self) -> int:
@@ -171,6 +223,10 @@ class SharedLayout:
 
     def _problem(self, kind: Kind) -> str:
         spec = kind.pipeline
+        if kind.multiplies and not self.accumulators:
+            return "no accumulators"
+        if self.accumulators and self.ring_pages > MOST_PAGES:
+            return f"a ring of {self.ring_pages} pages, and a multiplier that keeps track of {MOST_PAGES}"
         if kind.record.size > self.record_bytes:
             return f"a record of {kind.record.size} bytes in slots for {self.record_bytes}"
         if spec is None:
@@ -201,10 +257,13 @@ def _layout(kinds: Sequence[Kind], target: Target) -> SharedLayout:
         output_slots=0,
         resident_bytes=-(-resident_bytes // RESIDENT_ALIGNMENT) * RESIDENT_ALIGNMENT,
         record_bytes=max(kind.record.size for kind in kinds),
+        accumulators=ACCUMULATORS if any(kind.multiplies for kind in kinds) else 0,
     )
     group = math.lcm(*(spec.stage_pages for spec in streaming))
     least = -(-max((spec.least_pages for spec in streaming), default=0) // group) * group
     wanted = -(-max((spec.input_stages * spec.stage_pages for spec in streaming), default=0) // group) * group
+    if layout.accumulators:
+        wanted = max(least, min(wanted, MOST_PAGES // group * group))
     layouts = (_with_ring(layout, streaming, pages) for pages in range(wanted, least, -group))
     fitting = (layout for layout in layouts if layout.total_bytes <= target.shared_bytes)
     return next(fitting, None) or _with_ring(layout, streaming, least)

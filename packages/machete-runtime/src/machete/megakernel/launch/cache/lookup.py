@@ -15,12 +15,12 @@ from ..container import DamagedError, pack, unpack
 from .description import UndescribableError
 from .identity import Identity
 from .store import Store, Variant, default_folder
-from .traced import Dependencies
+from .traced import Dependencies, Recorder
 
 logger = logging.getLogger("machete.megakernel")
 
-#: Traces and compiles; says what from, if it is known.
-Compile = Callable[[], tuple[Artefact, Dependencies | None]]
+#: Traces and compiles. A recorder sees what from; that takes as long as tracing itself, so not where nothing is kept.
+Compile = Callable[[Recorder | None], Artefact]
 
 
 def cached(identify: Callable[[], Identity], compile_now: Compile) -> Artefact:
@@ -31,13 +31,13 @@ def cached(identify: Callable[[], Identity], compile_now: Compile) -> Artefact:
     """
     switched_on, nbytes = settings.CACHE.get(), settings.CACHE_BYTES.get()
     if not switched_on:
-        return compile_now()[0]
+        return compile_now(None)
     store = Store(default_folder())
     try:
         identity = identify()
     except UndescribableError as error:
         logger.info("kernel cache: not kept: the ops hold what has no description (%s)", error)
-        return compile_now()[0]
+        return compile_now(None)
     found = find(store, identity)
     if found is not None:
         return found
@@ -45,7 +45,9 @@ def cached(identify: Callable[[], Identity], compile_now: Compile) -> Artefact:
         found = find(store, identity, logging.DEBUG)  # another process may have compiled it while this one waited
         if found is not None:
             return found
-        artefact, dependencies = compile_now()
+        recorder = Recorder()
+        artefact = compile_now(recorder)
+        dependencies = recorder.dependencies()
         if dependencies is None:
             logger.info(
                 "kernel cache: not kept: it is not known which files and values all of its code was traced from"
