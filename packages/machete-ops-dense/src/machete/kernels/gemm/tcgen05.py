@@ -13,7 +13,7 @@ from machete.megakernel import PipelineSpec, ScheduledOp
 
 from .epilogue import store_row
 from .load import BLOCK_BYTES, OperandLoader
-from .op import ROW_BYTES, TILE_M, GemmOp, choose_slices, gemm_pipeline, step_parts
+from .op import MOST_SPLIT_COLUMNS, ROW_BYTES, TILE_M, GemmOp, choose_slices, gemm_pipeline, step_parts
 from .split_k import SlicedProduct, split
 
 RING_PAGES = 12
@@ -36,6 +36,8 @@ def lowered(op: ScheduledOp) -> ScheduledOp:
     """The op as this path runs it."""
     slices = op.config.get("slices") or choose_slices(op)
     if slices > 1:
+        # Sums of others need registers beside a thread's own.
+        op = replace(op, tile_sizes={**op.tile_sizes, "N": min(op.tile_sizes["N"], MOST_SPLIT_COLUMNS)})
         return split(op, SplitTcgen05Gemm, slices)
     kind = Tcgen05Gemm.fused(op.op.fusion_types)
     op = replace(op, op=kind)
