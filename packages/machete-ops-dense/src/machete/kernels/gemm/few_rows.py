@@ -56,7 +56,10 @@ def fits(op: ScheduledOp) -> bool:
 
 
 #: What `fits` asks for, in words.
-LIMITS = f"a has 2 to {MAX_ROWS} rows of one batch, elements have 16 bits, b is contiguous along K, and with a prologue K is at most 4096 (8192 for 8 rows)"
+LIMITS = (
+    f"a has 2 to {MAX_ROWS} rows of one batch, elements have 16 bits, b is contiguous along K, "
+    "and with a prologue K is at most 4096 (8192 for 8 rows)"
+)
 
 
 def padded_rows(op: ScheduledOp) -> int:
