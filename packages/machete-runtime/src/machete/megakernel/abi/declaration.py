@@ -83,11 +83,6 @@ class OpDeclaration:
         return self.pipeline is not None and self.pipeline.is_streaming
 
     @property
-    def multiplies(self) -> bool:
-        """Whether the op accumulates products in tensor memory."""
-        return "multiply" in self.phases
-
-    @property
     def signals_per_range(self) -> int:
         """Who says that a range of tiles is done: the compute threads, and the storer where there is one."""
         return 2 if "store" in self.phases else 1

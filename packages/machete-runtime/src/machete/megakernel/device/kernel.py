@@ -26,7 +26,7 @@ from machete.megakernel.plan.shared import INLINE_WAITS, RECORD_OFFSET, ROW_BYTE
 
 from . import ptx, tensor_memory, tracing
 from .instruction import BoundOp, Dependencies, Instruction, TileRange
-from .ring import ComputeRing, LoadRing, MultiplyRing, StoreRing
+from .ring import ComputeRing, LoadRing, MultiplyRing, StoreRing, advance
 from .tensor_memory import ComputeAccumulators, MultiplyAccumulators
 from .tracing import Hooks, Recorder
 from .waiting import Waits, prepare_alarm
@@ -99,15 +99,7 @@ class PersistentKernel:
 
     def _next_slot(self, position):
         """position = [slot, parity] register array."""
-        self._advance_slot(position)
-
-    @cute.jit
-    def _advance_slot(self, position):
-        slot = position[0] + 1
-        if slot == self.layout.slots:
-            slot = Int32(0)
-            position[1] = position[1] ^ 1
-        position[0] = slot
+        advance(position, 1, self.layout.slots)
 
     @cute.jit
     def _retire(self, base, slot):
@@ -246,9 +238,8 @@ class PersistentKernel:
     def _loader(self, base, trace):
         self._start("loader", base, trace)
         position = ptx.registers(Int32, 0, 0)
-        pages = ptx.registers(
-            Int32, 0, 1, 0, 0
-        )  # a fresh `empty` barrier has parity 1 behind it: the first trip is free
+        # A fresh `empty` barrier has parity 1 behind it: the first trip is free.
+        pages = ptx.registers(Int32, 0, 1, 0, 0)
         while self._kind(base, position) != END:
             slot = position[0]
             instruction = Instruction.read(self._slot(base, slot))

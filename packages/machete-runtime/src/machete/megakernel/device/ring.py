@@ -33,6 +33,16 @@ from .waiting import Waits
 SETTLING_TRIES = 10_000
 
 
+@cute.jit
+def advance(position, steps: cutlass.Constexpr, count: cutlass.Constexpr):
+    """Go on in a ring of `count` places. `position` is a register array [place, parity, …]: each trip flips parity."""
+    place = position[0] + steps
+    if place == count:
+        place = Int32(0)
+        position[1] = position[1] ^ 1
+    position[0] = place
+
+
 @dataclass(frozen=True, eq=False)
 class Stage:
     """One stage in shared memory: `page` (its first page), `address` (Int32, shared window), `full` (its barrier)."""
@@ -118,13 +128,8 @@ class _Ring:
             self._barrier(self.layout.full_offset, page),
         )
 
-    @cute.jit
-    def _advance(self, pages: cutlass.Constexpr):
-        page = self.state[0] + pages
-        if page == self.layout.ring_pages:
-            page = Int32(0)
-            self.state[1] = self.state[1] ^ 1
-        self.state[0] = page
+    def _advance(self, pages: int) -> None:
+        advance(self.state, pages, self.layout.ring_pages)
 
 
 @dataclass(frozen=True, eq=False)
@@ -303,11 +308,7 @@ class ComputeRing(_Ring):
             # Every warp writes the same number, so that each warp's arrival carries it.
             ptx.store_shared_word(Int32, self.base + (slot * 4 + self.layout.out_page_offset), stage.page)
             ptx.mbarrier_arrive(self._barrier(self.layout.out_full_offset, slot))
-        slot = slot + 1
-        if slot == self.layout.output_slots:
-            slot = Int32(0)
-            self.outputs[1] = self.outputs[1] ^ 1
-        self.outputs[0] = slot
+        advance(self.outputs, 1, self.layout.output_slots)
 
     @cute.jit
     def align(self):
@@ -380,7 +381,7 @@ class StoreRing(_Ring):
         self._free_if_idle(slot)
         self._wait("results", self.layout.out_full_offset, slot, self.state[1])
         page = self._forwarded(slot)
-        self._next()
+        advance(self.state, 1, self.layout.output_slots)
         return self._stage(page)
 
     @cute.jit
@@ -401,14 +402,6 @@ class StoreRing(_Ring):
                 ptx.bulk_wait_read(0)
             while self.state[3] > 0:
                 self._free_oldest()
-
-    @cute.jit
-    def _next(self):
-        slot = self.state[0] + 1
-        if slot == self.layout.output_slots:
-            slot = Int32(0)
-            self.state[1] = self.state[1] ^ 1
-        self.state[0] = slot
 
     @cute.jit
     def store_span(self, stage, tensor, first, count, offset: cutlass.Constexpr = 0):

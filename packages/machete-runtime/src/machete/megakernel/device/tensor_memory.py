@@ -18,6 +18,7 @@ from cutlass import Int32
 from machete.megakernel.plan.shared import ACCUMULATOR_COLUMNS, TENSOR_COLUMNS, SharedLayout
 
 from . import ptx
+from .ring import advance
 from .waiting import Waits
 
 
@@ -38,13 +39,8 @@ class _Accumulators:
         first = ptx.shared_word(Int32, self.base + self.layout.tensor_address_offset)
         return first + index * ACCUMULATOR_COLUMNS
 
-    @cute.jit
-    def _next(self):
-        index = self.state[0] + 1
-        if index == self.layout.accumulators:
-            index = Int32(0)
-            self.state[1] = self.state[1] ^ 1
-        self.state[0] = index
+    def _next(self) -> None:
+        advance(self.state, 1, self.layout.accumulators)
 
 
 @dataclass(frozen=True, eq=False)
