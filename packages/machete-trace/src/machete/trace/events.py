@@ -5,19 +5,9 @@ is the tag: what happens in its low bits, and a value above them. A role's event
 and waits need no number: an end belongs to the last begin of its type.
 """
 
-#: What a type begins and ends; it is `2 * index`, and `2 * index + 1` for the end.
-TYPES = (
-    "role",
-    # spans (`machete.megakernel.device.tracing.SPANS`)
-    "instruction",
-    "load",
-    "compute",
-    "store",
-    "multiply",
-    "polling",
-    "barrier",
-    "drain",
-    # causes of waits (`CAUSES` there)
+PHASES = ("load", "compute", "store", "multiply")
+#: Causes of waits (`machete.megakernel.device.tracing.CAUSES`).
+WAITS = (
     "fetch",
     "slot",
     "dependency",
@@ -29,12 +19,10 @@ TYPES = (
     "position",
     "accumulator",
     "products",
-    # a moment: a stage of the ring was taken
-    "stage",
 )
-WAITS = frozenset(TYPES[9:20])
-
-PHASES = ("load", "compute", "store", "multiply")
+#: What a type begins and ends; it is `2 * index`, and `2 * index + 1` for the end. Spans (`SPANS` there), waits, and a
+#: moment: a stage of the ring was taken.
+TYPES = ("role", "instruction", *PHASES, "polling", "barrier", "drain", *WAITS, "stage")
 
 TYPE_BITS = 6
 #: Values have the bits above, modulo this; tiles and rows beyond 67 million alias.

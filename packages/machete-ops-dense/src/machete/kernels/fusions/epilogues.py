@@ -72,34 +72,32 @@ class Scale(Epilogue):
         return value * Float32(self.alpha)
 
 
-class RowScale(Epilogue):
+class Scales(Epilogue):
+    """Base of those that multiply by an element of a tensor."""
+
+    def __init__(self, scales: torch.Tensor) -> None:
+        super().__init__(scales=scales)
+
+    def apply(self, value, fetched):
+        return value * fetched.to(Float32)
+
+
+class RowScale(Scales):
     """value * scales[row]; scales (rows,), or (batch, rows)."""
 
     reads = {"scales": (None, ("batch", "rows"))}
 
-    def __init__(self, scales: torch.Tensor) -> None:
-        super().__init__(scales=scales)
-
     def fetch(self, batch, row, column):
         return self.scales[batch, row]
 
-    def apply(self, value, fetched):
-        return value * fetched.to(Float32)
 
-
-class ColumnScale(Epilogue):
+class ColumnScale(Scales):
     """value * scales[column]; scales (columns,), or (batch, columns)."""
 
     reads = {"scales": (None, ("batch", "columns"))}
 
-    def __init__(self, scales: torch.Tensor) -> None:
-        super().__init__(scales=scales)
-
     def fetch(self, batch, row, column):
         return self.scales[batch, column]
-
-    def apply(self, value, fetched):
-        return value * fetched.to(Float32)
 
 
 class Activation(Epilogue):

@@ -48,9 +48,7 @@ EVEN = 0.9  # a wide tile is good enough if SMs are busy for this part of the ti
 
 def fits(op: ScheduledOp) -> bool:
     """Whether this path takes the product."""
-    if not 2 <= op.extents["M"] <= MAX_ROWS or op.extents["B"] != 1 or slices(op) > MAX_SLICES:
-        return False
-    if not streams_rows(op):
+    if not 2 <= op.extents["M"] <= MAX_ROWS or op.extents["B"] != 1 or not streams_rows(op) or slices(op) > MAX_SLICES:
         return False
     return slices(op) == 1 or not any(slot == "prologue" for slot, _, _ in op.op.fusion_types)
 

@@ -41,10 +41,7 @@ LIMITS = (
 
 def fits(op: ScheduledOp) -> bool:
     """Whether this path takes the product: few rows of one batch, b's rows in 16-byte units for every warp."""
-    rows = stage_rows(op)
-    if not streams_rows(op):
-        return False
-    if op.extents["B"] != 1 or op.extents["M"] > MAX_ROWS or rows is None:
+    if op.extents["B"] != 1 or op.extents["M"] > MAX_ROWS or not streams_rows(op) or stage_rows(op) is None:
         return False
     return padded_rows(op) * row_vectors(op) * VECTOR <= MAX_ACTIVATIONS
 

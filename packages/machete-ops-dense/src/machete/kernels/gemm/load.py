@@ -5,14 +5,20 @@ adjacent in memory, such a row is 128 bytes of K of one row of the operand. Wher
 operand is *transposed*: blocks of 64 of these, in each of which a row is the 64 at one place of K.
 """
 
+from types import MappingProxyType
 from typing import ClassVar
 
 import cutlass
 import cutlass.cute as cute
 
-from .op import BLOCK_ROWS, PAGE_BYTES, ROW_BYTES, operand_pages
+from machete.megakernel import PipelineSpec, ScheduledOp
+
+from .op import BLOCK_ROWS, PAGE_BYTES, ROW_BYTES, TILE_M, GemmOp, gemm_pipeline, operand_pages, step_parts
 
 BLOCK_BYTES = BLOCK_ROWS * ROW_BYTES
+PRODUCT_BYTES = 32  # of K in one instruction, of whatever tensor cores
+RING_PAGES = 12
+PANEL_TILES = 16  # 132 tiles of 128 x 256 in panels of 16 are about square: they read the least
 
 
 class OperandLoader:
@@ -93,3 +99,20 @@ class OperandLoader:
         """The stages that a tile takes beyond its steps."""
         for _ in cutlass.range(steps, self.kept_stages, unroll=1):
             ring.commit(ring.acquire())
+
+
+class LargeTiles(OperandLoader, GemmOp, abstract=True):
+    """Tiles of 128 rows and up to 256 columns, for targets with 227 KB of shared memory; K steps of 64 or 128."""
+
+    panels = MappingProxyType({"M": PANEL_TILES})
+    pipeline = gemm_pipeline(TILE_M, 256, 1, RING_PAGES)
+
+    @classmethod
+    def pipeline_of(cls, op: ScheduledOp) -> PipelineSpec:
+        tile_m, tile_n = op.tile_sizes["M"], op.tile_sizes["N"]
+        return gemm_pipeline(tile_m, tile_n, step_parts(tile_m, tile_n), RING_PAGES)
+
+    @property
+    def parts(self) -> int:
+        """Rows of 128 bytes of K in a step."""
+        return step_parts(self.tile_size_M, self.tile_size_N)

@@ -10,11 +10,10 @@ from cutlass import BFloat16, Float8E4M3FN, Float8E5M2, Float16, Float32, Uint32
 from machete.megakernel import PipelineSpec, ScheduledOp
 
 from .epilogue import store_fragment
-from .load import BLOCK_BYTES, OperandLoader
+from .load import BLOCK_BYTES, PRODUCT_BYTES, OperandLoader
 from .op import BLOCK_ROWS, ROW_BYTES, TILE_M, GemmOp, gemm_pipeline
 
 WARPS_M, WARPS_N = 2, 4
-PRODUCT_BYTES = 32  # of K in one instruction
 RING_PAGES = 6  # 96 KB of 99 if no other op needs some; else two stages will do
 
 

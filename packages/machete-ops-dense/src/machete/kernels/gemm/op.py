@@ -364,6 +364,12 @@ def tile_times(m: int, n: int, k: int, batch: int = 1) -> dict[tuple[int, int], 
     }
 
 
+def product_times(a: torch.Tensor, c: torch.Tensor) -> dict[tuple[int, int], float]:
+    """`tile_times` of a product c of rows a, with or without a batch dim."""
+    batch = c.shape[0] if c.ndim == 3 else 1
+    return tile_times(c.shape[-2], c.shape[-1], _halves(a.shape[-1], a.dtype), batch)
+
+
 def _expected_us(m: int, n: int, k: int, batch: int, tile_m: int, tile_n: int, slices: int) -> float:
     """Full rounds of tiles over all SMs, or the time of the operands in memory, and a hand-over in each round."""
     columns = TILE_K * step_parts(tile_m, tile_n)
@@ -399,13 +405,11 @@ def _tuned(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> tuple[int, int]
     if found is None:
         return None, None
     choice = found.get("tile_n", 0), found.get("slices", 0)
-    batch, m, n = c.shape
-    return choice if choice in tile_times(m, n, halves(a.shape[2], a.dtype), batch) else (None, None)
+    return choice if choice in product_times(a, c) else (None, None)
 
 
 def _choose_tile_n(a: torch.Tensor, c: torch.Tensor, slices: int | None) -> int:
-    batch, m, n = c.shape
-    times = tile_times(m, n, halves(a.shape[2], a.dtype), batch)
+    times = product_times(a, c)
     return min((choice for choice in times if slices in (None, choice[1])), key=times.__getitem__, default=(128, 0))[0]
 
 
@@ -413,11 +417,11 @@ def choose_slices(op: ScheduledOp) -> int:
     """The number of slices of K that `tile_times` expects to be best for these tiles."""
     m, n, k, batch = (op.extents[dim] for dim in "MNKB")
     tile_n = op.tile_sizes["N"]
-    k = halves(k, op.infos["a"].dtype)
-    times = {slices: us for (columns, slices), us in tile_times(m, n, k, batch).items() if columns == tile_n}
+    expected = tile_times(m, n, _halves(k, op.infos["a"].dtype), batch)
+    times = {slices: us for (columns, slices), us in expected.items() if columns == tile_n}
     return min(times, key=times.__getitem__)
 
 
-def halves(k: int, dtype: torch.dtype) -> int:
+def _halves(k: int, dtype: torch.dtype) -> int:
     """Columns of K as elements of 16 bits."""
     return -(-k * dtype.itemsize // 2)

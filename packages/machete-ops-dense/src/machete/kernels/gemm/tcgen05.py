@@ -3,21 +3,18 @@ compute warps take the sums of this one.
 """
 
 from dataclasses import replace
-from types import MappingProxyType
 
 import cutlass
 import cutlass.cute as cute
 from cutlass import BFloat16, Float8E4M3FN, Float8E5M2, Float16, Float32, Int32, Int64, const_expr
 
-from machete.megakernel import PipelineSpec, ScheduledOp
+from machete.megakernel import ScheduledOp
 
 from .epilogue import store_row
-from .load import BLOCK_BYTES, OperandLoader
-from .op import MOST_SPLIT_COLUMNS, ROW_BYTES, TILE_M, GemmOp, choose_slices, gemm_pipeline, step_parts
+from .load import BLOCK_BYTES, PRODUCT_BYTES, LargeTiles
+from .op import MOST_SPLIT_COLUMNS, ROW_BYTES, choose_slices
 from .split_k import SlicedProduct, split
 
-RING_PAGES = 12
-PANEL_TILES = 16
 CHUNK = 32  # columns that a thread takes at once
 
 # Shared-memory descriptor (PTX ISA, "tcgen05 Shared memory descriptor"): rows of 128 bytes with the 128-byte swizzle,
@@ -27,7 +24,6 @@ GROUP_BYTES = 8 * ROW_BYTES
 _SWIZZLED_ROWS = GROUP_BYTES >> 4 << 32 | 1 << 46 | 2 << 61
 ALONG_K = _SWIZZLED_ROWS | 1 << 16
 TRANSPOSED = _SWIZZLED_ROWS | BLOCK_BYTES >> 4 << 16
-PRODUCT_BYTES = 32  # of K in one instruction
 PRODUCT_ROWS = 16  # of a transposed operand, one for each column of K
 _FORMATS = {Float16: 0, BFloat16: 1, Float8E4M3FN: 0, Float8E5M2: 1}
 
@@ -44,22 +40,10 @@ def lowered(op: ScheduledOp) -> ScheduledOp:
     return replace(op, boxes=kind.descriptors(op))
 
 
-class Tcgen05Gemm(OperandLoader, GemmOp):
+class Tcgen05Gemm(LargeTiles):
     """One 128 x tile_n tile; K steps of 64 or 128."""
 
     targets = ("sm_100a",)
-    panels = MappingProxyType({"M": PANEL_TILES})
-    pipeline = gemm_pipeline(TILE_M, 256, 1, RING_PAGES)
-
-    @classmethod
-    def pipeline_of(cls, op: ScheduledOp) -> PipelineSpec:
-        tile_m, tile_n = op.tile_sizes["M"], op.tile_sizes["N"]
-        return gemm_pipeline(tile_m, tile_n, step_parts(tile_m, tile_n), RING_PAGES)
-
-    @property
-    def parts(self) -> int:
-        """Rows of 128 bytes of K in a step."""
-        return step_parts(self.tile_size_M, self.tile_size_N)
 
     @cute.jit
     def multiply(self, ring, accumulators):

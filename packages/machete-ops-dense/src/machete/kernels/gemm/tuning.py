@@ -12,7 +12,7 @@ from machete.megakernel import Fusion, Megakernel
 from machete.megakernel.errors import DeviceError
 from machete.megakernel.tuning import Choices
 
-from .op import GemmOp, halves, tile_times, tuned_choices, tuned_problem
+from .op import GemmOp, product_times, tuned_choices, tuned_problem
 
 #: Of operands that the timed launches rotate over: several times the L2 cache.
 ROTATED_BYTES = 400 << 20
@@ -93,8 +93,7 @@ def keep(kept: Choices, tuning: Tuning) -> None:
 
 def candidates(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> list[tuple[int, int]]:
     """(tile_n, slices) of the choices to measure, the one that is expected to be fastest first."""
-    batch, (m, n), k = (c.shape[0] if c.ndim == 3 else 1), c.shape[-2:], a.shape[-1]
-    times = tile_times(m, n, halves(k, a.dtype), batch)
+    times = product_times(a, c)
     return sorted(times, key=times.__getitem__)[:CANDIDATES]
 
 

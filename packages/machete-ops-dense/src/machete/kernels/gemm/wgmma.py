@@ -6,7 +6,6 @@ tile's last operands, and the storer copies it out while the next tile is multip
 """
 
 from dataclasses import replace
-from types import MappingProxyType
 from typing import ClassVar
 
 import cutlass
@@ -20,24 +19,18 @@ from machete.megakernel import PipelineSpec, ScheduledOp, TmaBox
 from machete.megakernel.authoring import sync_compute_threads
 
 from .epilogue import stage_fragment, store_fragment
-from .load import OperandLoader
+from .load import PRODUCT_BYTES, LargeTiles
 from .op import (
     BLOCK_ROWS,
     BYTES,
     PAGE_BYTES,
     ROW_BYTES,
-    TILE_M,
     TMA_ALIGNMENT,
-    GemmOp,
     choose_slices,
-    gemm_pipeline,
-    step_parts,
 )
 from .split_k import SlicedProduct, split
 
 WARPGROUP_ROWS = 64
-PANEL_TILES = 16  # 132 tiles of 128 x 256 in panels of 16 are about square: they read the least
-RING_PAGES = 12
 MOST_PROMOTED_COLUMNS = 128  # of a tile: a step's sums need registers beside those of all
 BOX_COLUMNS = 64  # of a 16-bit result: one swizzle atom, a page of 128 rows
 PART_COLUMNS = 2 * BOX_COLUMNS  # in the pages of one stage
@@ -70,25 +63,12 @@ def lowered(op: ScheduledOp) -> ScheduledOp:
     return replace(op, boxes=kind.descriptors(op))
 
 
-class WgmmaGemm(OperandLoader, GemmOp):
+class WgmmaGemm(LargeTiles):
     """One 128 x tile_n tile; K steps of 64 or 128; the previous step is released while the next one multiplies."""
 
     targets = ("sm_90a",)
-    panels = MappingProxyType({"M": PANEL_TILES})
-    pipeline = gemm_pipeline(TILE_M, 256, 1, RING_PAGES)
-
-    @classmethod
-    def pipeline_of(cls, op: ScheduledOp) -> PipelineSpec:
-        tile_m, tile_n = op.tile_sizes["M"], op.tile_sizes["N"]
-        return gemm_pipeline(tile_m, tile_n, step_parts(tile_m, tile_n), RING_PAGES)
-
     #: Whether tensor cores add up 8-bit products over all of K.
     fast_accumulation: ClassVar[bool] = False
-
-    @property
-    def parts(self) -> int:
-        """Rows of 128 bytes of K in a step."""
-        return step_parts(self.tile_size_M, self.tile_size_N)
 
     @property
     def promotes(self) -> bool:
@@ -161,12 +141,7 @@ class WgmmaGemm(OperandLoader, GemmOp):
             tCrC.store(tCrC.load() + sums.load())
             if step < steps - self.kept_stages:
                 ring.release(previous)
-        for _ in cutlass.range(cutlass.max(steps, 1), self.kept_stages, unroll=1):
-            before = previous
-            previous = ring.wait()
-        if const_expr(self.kept_stages == 1):
-            return [previous]
-        return [before, previous]
+        return self._kept(ring, steps, before, previous)
 
     @cute.jit
     def _accumulate(self, ring, steps, mma, tCrC, operands: cutlass.Constexpr):
@@ -185,10 +160,16 @@ class WgmmaGemm(OperandLoader, GemmOp):
                     ring.release(previous)
             before = previous
             previous = stage
+        stages = self._kept(ring, steps, before, previous)
+        warpgroup.wait_group(0)
+        return stages
+
+    @cute.jit
+    def _kept(self, ring, steps, before, previous):
+        """The stages kept at the end of a tile, whose last ones so far are given."""
         for _ in cutlass.range(cutlass.max(steps, 1), self.kept_stages, unroll=1):
             before = previous
             previous = ring.wait()
-        warpgroup.wait_group(0)
         if const_expr(self.kept_stages == 1):
             return [previous]
         return [before, previous]
@@ -210,7 +191,7 @@ class WgmmaGemm(OperandLoader, GemmOp):
         warpgroup.fence()
         for part in cutlass.range_constexpr(len(operands)):
             tCrA, tCrB = operands[part]
-            for block in cutlass.range_constexpr(ROW_BYTES // 32):
+            for block in cutlass.range_constexpr(ROW_BYTES // PRODUCT_BYTES):
                 cute.gemm(mma, tCrC, tCrA[None, None, block, page], tCrB[None, None, block, page], tCrC)
         warpgroup.commit_group()
 

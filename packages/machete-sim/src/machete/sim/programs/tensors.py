@@ -56,9 +56,9 @@ class PlacementMode(TorchDispatchMode):
         inputs = [*tensors_in(args), *tensors_in(kwargs)]
         if not any(map(self.memory.holds, inputs)):
             return func(*args, **kwargs)
+        of_package = func.namespace not in _BUILT_IN
         if is_block_scaled(func, args):
             func = block_scaled_product
-        of_package = func is not block_scaled_product and func.namespace not in _BUILT_IN
         result = self._run_package(func, args, kwargs) if of_package else func(*args, **kwargs)
         shared = {storage_key(tensor) for tensor in inputs}
         for tensor in tensors_in(result):
