@@ -35,7 +35,8 @@ VALUES = 1 << (32 - TYPE_BITS)
 EVENT_BYTES = 8
 
 #: Roles that use stages. The event of a stage that they take says in its value for how many cycles they have waited for
-#: its data; longer waits (34 ms at 2 GHz) count as the most that a value holds. `expanded` makes events of that.
+#: its data; longer waits (34 ms at 2 GHz) count as the most that a value holds (`LONGEST` of the runtime's
+#: `device.tracing`). `expanded` makes events of that.
 USERS = ("compute", "multiplier")
 
 

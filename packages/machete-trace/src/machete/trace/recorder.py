@@ -17,7 +17,7 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64
 
 from .buffer import COUNT_WORD, ROLES, SAMPLE_WORD, SAMPLE_WORDS, SM_WORD, BufferLayout
-from .events import EVENT_BYTES, TYPE_BITS, VALUES, tag
+from .events import EVENT_BYTES, TYPE_BITS, tag
 
 _WARP_SIZE = 32
 _SILENT = -(1 << 30)  # where threads begin to count that write nothing
@@ -61,7 +61,7 @@ class RoleRecorder:
     capacity: int
     count: Any  # register array of one Int32
     #: Register array: waits that are written with the next stage. Loader: clock at the begin of that for a throttle,
-    #: and its cycles, then the same for pages; 0 where there is none. Compute, multiplier: cycles of that for data.
+    #: and its cycles, 0 for none, then the same for pages. Compute, multiplier: cycles of that for data.
     held: Any
 
     @cute.jit
@@ -94,13 +94,13 @@ class RoleRecorder:
         """A wait that is written with the stage."""
         if cutlass.const_expr(cause == "page"):
             # There may be several, one after the other: from the first one's begin to the last one's end.
-            first = cutlass.select_(self.held[2] == 0, begin, self.held[2])
-            self.held[3] = cutlass.select_(begin == 0, self.held[3], begin - first + cycles)
+            first = cutlass.select_(self.held[3] == 0, begin, self.held[2])
+            self.held[3] = cutlass.select_(cycles == 0, self.held[3], begin - first + cycles)
             self.held[2] = first
         elif cutlass.const_expr(cause == "throttle"):
             self.held[0], self.held[1] = begin, cycles
         else:
-            self.held[0] = cutlass.min(cycles, Int32(VALUES - 1))
+            self.held[0] = cycles
 
     @cute.jit
     def stage(self):
@@ -109,8 +109,7 @@ class RoleRecorder:
             self._write_wait("throttle", self.held[0], self.held[1])
             self._write_wait("page", self.held[2], self.held[3])
             self._write(tag("stage"), 0)
-            for index in cutlass.range_constexpr(4):
-                self.held[index] = Int32(0)
+            self.held[1] = self.held[3] = Int32(0)
         else:
             self._write(tag("stage"), self.held[0])
 
@@ -126,7 +125,7 @@ class RoleRecorder:
     @cute.jit
     def _write_wait(self, cause: cutlass.Constexpr, begin, cycles):
         """A wait that is over, if it was one."""
-        if begin != 0:
+        if cycles != 0:
             self._write_at(lambda: begin, Int32(tag(cause)))
             self._write_at(lambda: begin + cycles, Int32(tag(cause, ends=True)))
 

@@ -101,26 +101,24 @@ LAB_DONE:
     return _inline(text, "=&r,r,r,r,r", Int32(barrier), Int32(parity), Int32(head), Int32(status))
 
 
-def mbarrier_wait_timed(barrier, parity, head, status, reason: int, timing) -> tuple[Int32, Int32, Int32]:
-    """The same, and the SM's clock when the wait began, and for how many cycles it lasted; 0 where it was none.
+def mbarrier_wait_timed(barrier, parity, head, status, reason: int, timing, longest: int) -> tuple[Int32, Int32, Int32]:
+    """The same, and the SM's clock when the wait began, and for how many cycles it lasted (`longest` at most).
 
-    Both are 0, too, in threads in which `timing` (Int32) is negative. The clock is odd, by one cycle if need be. It is
-    one statement, so that a wait which is none costs no branch, and no more than without the clocks.
+    Cycles are 0 where it was none, and in threads in which `timing` (Int32) is negative. The clock is odd, by one cycle
+    if need be. It is one statement, so that a wait which is none costs no branch, and no more than without the clocks.
     """
     attempt = "mbarrier.try_wait.parity.shared::cta.b64 done, [$3], $4;"
     text = f"""{{
 .reg .pred done, times;
 .reg .u32 word;
 mov.u32 $0, 0;
-mov.u32 $1, 0;
 mov.u32 $2, 0;
 {attempt}
 @done bra LAB_DONE;
 setp.ge.s32 times, $7, 0;
-mov.u32 word, %clock;
-or.b32 word, word, 1;
-st.volatile.shared.v4.u32 [$6], {{word, $3, $4, {reason}}};
-@times mov.u32 $1, word;
+mov.u32 $1, %clock;
+or.b32 $1, $1, 1;
+st.volatile.shared.v4.u32 [$6], {{$1, $3, $4, {reason}}};
 LAB_RETRY:
 {attempt}
 @done bra LAB_END;
@@ -129,8 +127,9 @@ setp.eq.u32 done, word, 0;
 @done bra LAB_RETRY;
 mov.u32 $0, 1;
 LAB_END:
-@times mov.u32 $2, %clock;
-@times sub.u32 $2, $2, $1;
+mov.u32 word, %clock;
+sub.u32 word, word, $1;
+@times min.u32 $2, word, {longest};
 st.volatile.shared.u32 [$6+{_ID}], 0;
 LAB_DONE:
 }}"""

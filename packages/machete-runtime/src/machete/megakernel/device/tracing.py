@@ -36,6 +36,9 @@ CAUSES = {
     "products": "compute: for products to be complete",
 }
 
+#: Cycles that `Recorder.wait_for_stage` hears of at most.
+LONGEST = (1 << 26) - 1
+
 
 class Recorder(Protocol):
     """One role's view of a tracer. All threads of the role call every method: 256 for "compute", else one warp.
@@ -64,8 +67,8 @@ class Recorder(Protocol):
     def wait_for_stage(self, cause: str, begin: Any, cycles: Any) -> None:
         """There was a wait, for "throttle" or "page" by the loader, for "data" by whoever uses the stages.
 
-        `begin` (Int32) is the SM's clock, and `cycles` how long the wait was; both are 0 if it was none, and where
-        `timing` is negative. There may be several waits; then `stage` follows.
+        `begin` (Int32) is the SM's clock, and `cycles` how long the wait was, up to `LONGEST`: 0 if it was none, and
+        where `timing` is negative; then `begin` is anything. There may be several waits; then `stage` follows.
         """
 
     def stage(self) -> None:

@@ -24,7 +24,7 @@ from cutlass import Int32, Int64
 from machete.megakernel.plan.shared import ALARM_STATUS, STATUS_BYTES, WARPS
 
 from . import ptx
-from .tracing import CAUSES, Recorder
+from .tracing import CAUSES, LONGEST, Recorder
 
 #: What the report's first word says: 1 + the position of the cause here.
 REASONS = (*CAUSES, "counter", "tag")
@@ -67,7 +67,7 @@ class Waits:
             wait()
         elif for_stage:
             failed, begin, cycles = ptx.mbarrier_wait_timed(
-                barrier, parity, self.head, self.status, _reason(cause), self.recorder.timing
+                barrier, parity, self.head, self.status, _reason(cause), self.recorder.timing, LONGEST
             )
             self.given_up[0] = self.given_up[0] | failed
             self.recorder.wait_for_stage(cause, begin, cycles)
