@@ -106,14 +106,16 @@ def mbarrier_wait_timed(barrier, parity, head, status, reason: int, timing, long
 
     Cycles are 0 where it was none, and in threads in which `timing` (Int32) is negative. The clock is odd, by one cycle
     if need be. It is one statement, so that a wait which is none costs no branch, and no more than without the clocks.
+    The first look is a test: an attempt may itself wait for a while, before the clock is read.
     """
+    test = "mbarrier.test_wait.parity.shared::cta.b64 done, [$3], $4;"
     attempt = "mbarrier.try_wait.parity.shared::cta.b64 done, [$3], $4;"
     text = f"""{{
 .reg .pred done, times;
 .reg .u32 word;
 mov.u32 $0, 0;
 mov.u32 $2, 0;
-{attempt}
+{test}
 @done bra LAB_DONE;
 setp.ge.s32 times, $7, 0;
 mov.u32 $1, %clock;
