@@ -82,7 +82,7 @@ def build(x: Any, layers: int, F: int) -> tuple[Any, dict[str, Any]]:
             "gate_up": torch.randn(2 * F, D, device=x.device).bfloat16() / D**0.5,
             "down": torch.randn(D, F, device=x.device).bfloat16() / F**0.5,
         }
-        tensors |= {f"layers.{layer}.{name}": weight for name, weight in weights.items()}
+        tensors |= {f"layer_{layer}_{name}": weight for name, weight in weights.items()}
         normed, both, gated, out = scratch(D), scratch(2 * F), scratch(F), scratch(D)
         ops += RMSNormOp.schedule(x=x, weight=weights["norm"], y=normed)
         ops += GemmOp.schedule(a=normed, b=weights["gate_up"], c=both)

@@ -41,7 +41,8 @@ def test_the_machine_code_is_that_without_machete_trace(monkeypatch: pytest.Monk
     Trace.of(traced, traced.run())
     plain = Megakernel(ops).compile().cubin
     assert plain != traced.compile().cubin
-    environment = {**os.environ, "PYTHONPATH": str(TOOLS)}
+    path = os.pathsep.join([str(TOOLS), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "PYTHONPATH": path}
     command = [sys.executable, "-c", WITHOUT]
     without = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
     assert without.stdout.split("\n") == [hashlib.sha256(plain).hexdigest(), "no tracer", ""]

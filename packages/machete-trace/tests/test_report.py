@@ -32,6 +32,7 @@ def test_ops_and_what_is_in_no_op_make_up_the_whole(trace: Trace) -> None:
             assert in_ops == 0
         elif category not in ("imbalance", "unattributed"):
             assert in_ops == pytest.approx(report.us[category])
+    assert report.us["signal"] > 0
     assert len(report.savings) == 3
     assert report.savings[0].us >= report.savings[1].us >= report.savings[2].us > 0
 

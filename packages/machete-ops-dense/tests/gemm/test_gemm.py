@@ -153,7 +153,7 @@ WRONG = {
     "scale of integers": (DtypeError, {"a_scale": torch.ones(1, dtype=torch.int32)}, "a_scale.float()"),
     "fast by name": (ConfigError, {"fast_accumulation": "no"}, "fast_accumulation='no'"),
     "scale is no tensor": (ShapeMismatchError, {"b_scale": 2.0}, "b_scale is float"),
-    "tile_n": (TileSizeError, {"tile_n": 100}, "64, 128 or 256"),
+    "tile_n": (TileSizeError, {"tile_n": 100}, "multiple of 16 from 32 to 256"),
     "slices": (TileSizeError, {"slices": 9}, "1 to 8 parts"),
     "k is zero": (
         ExtentError,
@@ -197,3 +197,24 @@ def test_a_pair_that_is_not_aligned_is_refused() -> None:
     c = torch.zeros(1, 8, dtype=torch.bfloat16)
     with pytest.raises(AlignmentError, match="combine0_up"):
         GemmOp.schedule(a=a, b=w[:8, :64], c=c, combine=GluPair(w[8:, 4:68]))
+
+
+@pytest.mark.parametrize(("tile_n", "elsewhere"), [(48, 64), (80, 128), (192, 256), (224, 256)])
+def test_widths_of_tiles(arch, tile_n, elsewhere, run, random, poisoned, error) -> None:
+    """sm_90a takes any multiple of 16, other targets the next width of whole pages."""
+    a, b, c = random(130, 200), random(470, 200), poisoned(130, 470)
+    few, other = random(40, 200), poisoned(40, 470)
+    ops = GemmOp.schedule(a=a, b=b, c=c, tile_n=tile_n, slices=1)
+    kernel = run(ops + GemmOp.schedule(a=few, b=b, c=other, tile_n=tile_n, slices=1), num_sms=4)
+    expected = {"sm_90a": tile_n, "sm_100a": elsewhere, "sm_120a": min(elsewhere, 128)}[arch]
+    assert {kind.tile_sizes["N"] for kind in kernel.plan.kinds} == {expected}
+    assert error(c, a.double() @ b.double().T) < TOLERANCE[torch.bfloat16]
+    assert error(other, few.double() @ b.double().T) < TOLERANCE[torch.bfloat16]
+
+
+@pytest.mark.archs("sm_90a")
+def test_a_transposed_weight_has_whole_blocks(run, random, poisoned, error) -> None:
+    a, b, c = random(130, 72), random(72, 200).T, poisoned(130, 200)
+    kernel = run(GemmOp.schedule(a=a, b=b, c=c, tile_n=80), num_sms=2)
+    assert kernel.plan.kinds[0].tile_sizes["N"] == 128
+    assert error(c, a.double() @ b.double().T) < TOLERANCE[torch.bfloat16]

@@ -50,7 +50,7 @@ class Counter:
             self._count(self.buffer + 4 * PHASES.index(span))
             self._flag(self.buffer + 32, self.op[0], value)
 
-    def end(self, span):
+    def end(self, span, after=None):
         if span in PHASES:
             self._count(self.buffer + (12 + 4 * PHASES.index(span)))
 
@@ -58,6 +58,13 @@ class Counter:
         wait()
         if cause == "fetch":
             self._count(self.buffer + 100)
+
+    @property
+    def timing(self):
+        return Int32(-1)
+
+    def wait_for_stage(self, cause, begin, cycles):
+        pass
 
     def stage(self):
         self._count(self.buffer + 104)

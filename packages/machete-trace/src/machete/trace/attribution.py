@@ -11,8 +11,10 @@ What compute waits for decides, and where that is data, what kept the loader fro
 - `imbalance`: the same while those others are stragglers: most SMs had done their part of it by then. And at the end of
   a kernel, from the SM's last instruction until the last SM is done with its own.
 - `barrier`: compute threads wait for one another between phases, or for the controller's next instruction.
+- `signal`: from the last phase of an instruction until it has signalled, but for barriers. A signal says that others
+  can see what this SM has written, and until they can, it waits.
 - `tail`: from the end of the last instruction of all to the last event.
-- `unattributed`: between phases: rows are read, signals given.
+- `unattributed`: between phases: rows are read, slots are given back.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from machete.megakernel.tooling import WAITS
+from machete.megakernel.tooling import SIGNAL, WAITS
 
 from .buffer import ROLES
 from .events import TYPES, tag
@@ -38,6 +40,7 @@ CATEGORIES = (
     "page",
     "barrier",
     "imbalance",
+    "signal",
     "tail",
     "launch",
     "unattributed",
@@ -136,6 +139,9 @@ class _Attributing:
         self._pieces = _Pieces()
         self._end = trace.total_us
         self._awaited = self._find_awaited()
+        # Which instructions compute signals; of those with a store phase the storer does.
+        stores = np.array([trace.plan.kinds[op.kind].has_store for op in trace.plan.ops], dtype=bool)
+        self._signals = (self._rows[:, SIGNAL] >= 0) & ~stores[self._rows[:, 0]]
 
     def run(self) -> Attribution:
         instructions = self._trace.spans.of("instruction", role="compute")
@@ -161,12 +167,16 @@ class _Attributing:
         loader, multiplier = _Loader(self._trace, sm), _Multiplier(self._trace, sm)
         stack: list[int] = []
         number, stages, time = -1, 0, first
-        for now, kind in zip(self._trace.time[events].tolist(), self._trace.type[events].tolist(), strict=True):
+        over = _after_last_phase(self._trace.type[events]).tolist()
+        times, kinds = self._trace.time[events].tolist(), self._trace.type[events].tolist()
+        for now, kind, is_over in zip(times, kinds, over, strict=True):
             if now > last:
                 break
             if number >= 0:
                 state = _STATES.get(stack[-1], "unattributed") if stack else "unattributed"
                 row = rows[min(number, len(rows) - 1)]
+                if state == "unattributed" and is_over and self._signals[row]:
+                    state = "signal"
                 if state == "products":
                     for state, begin, end, stage in multiplier.during(number, time, now):
                         self._piece(sm, state, row, begin, end, loader.number(number, stage), loader)
@@ -238,6 +248,17 @@ class _Attributing:
 
 
 _STAGE, _INSTRUCTION = tag("stage"), tag("instruction")
+
+
+def _after_last_phase(kind: np.ndarray) -> np.ndarray:
+    """bool: for each event of a compute role whether its instruction has had its last phase, and not ended before."""
+    number = np.cumsum(kind == _INSTRUCTION)
+    count, index = int(number[-1]) + 1 if len(number) else 1, np.arange(len(kind))
+    last, ended = np.full(count, len(kind)), np.full(count, len(kind))
+    phases, ends = kind == tag("compute", ends=True), kind == tag("instruction", ends=True)
+    last[number[phases]] = index[phases]  # of several the last one stays
+    ended[number[ends]] = index[ends]
+    return (index > last[number]) & (index <= ended[number])
 
 
 class _Loader:

@@ -34,8 +34,9 @@ class Alignment:
 
 
 def aligned(headers: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, Alignment]:
-    """From the headers, int64[SMs, words], of all SMs: clock uint32[SMs] and global time float64[SMs] of the first
-    sample, ns per cycle float64[SMs], and how good that is."""
+    """From the headers, int64[SMs, words], of all SMs: clock uint32[SMs] and time float64[SMs] of the first sample, ns
+    per cycle float64[SMs], and how good that is. Times are ns since the earliest of these samples: a global timer that
+    counts from 1970 has no room in a float64 for less than 256 ns."""
     samples = headers[:, SAMPLE_WORD : SAMPLE_WORD + 2 * SAMPLE_WORDS].reshape(len(headers), 2, SAMPLE_WORDS)
     times = samples[:, :, 0]
     clocks = samples[:, :, 1].astype(np.uint64)
@@ -47,7 +48,7 @@ def aligned(headers: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, Al
     step = (samples[:, :, 2].astype(np.uint64) >> 32).astype(np.int64)
     return (
         middle[:, 0].astype(np.uint32),
-        times[:, 0].astype(np.float64),
+        (times[:, 0] - times[:, 0].min()).astype(np.float64),
         rate,
         Alignment(
             error_ns=float((bracket * rate[:, None]).max()),

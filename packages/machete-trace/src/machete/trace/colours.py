@@ -7,7 +7,7 @@ from .attribution import CATEGORIES
 CATEGORY_COLOURS = dict(
     zip(
         CATEGORIES,
-        ("#4e79a7", "#59a14f", "#e15759", "#b07aa1", "#f28e2b", "#edc948", "#9c755f", "#76b7b2", "#d4d4d4"),
+        ("#4e79a7", "#59a14f", "#e15759", "#b07aa1", "#f28e2b", "#edc948", "#bcbd22", "#9c755f", "#76b7b2", "#d4d4d4"),
         strict=True,
     )
 )

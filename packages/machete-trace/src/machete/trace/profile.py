@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from .trace import Trace
 
 #: What a tile costs its SM, wherever it runs. Waits for other SMs are the plan's doing, and none of the tile's.
-_OWN = ("streaming", "math", "page", "barrier", "unattributed")
+_OWN = ("streaming", "math", "page", "barrier", "signal", "unattributed")
 
 
 def profile_of(trace: Trace) -> dict[int, float]:

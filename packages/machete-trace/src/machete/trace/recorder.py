@@ -1,7 +1,13 @@
 """Device code that records: what `Megakernel(trace=True)` adds to every role of the persistent kernel.
 
-One thread of each role writes; the others pass over. An event is one read of the SM's clock and one store of eight
-bytes, which nobody waits for. A wait is recorded only if there was something to wait for: else it costs one test.
+One thread of each role writes. An event is one read of the SM's clock and one store of eight bytes, which nobody waits
+for, both predicated: a branch would cost more than they do. A wait is recorded only if there was something to wait for:
+else it costs one test.
+
+Waits for a stage of the ring are the many. Where a kernel is as fast as memory, its speed is how soon the loader
+answers the landing of a stage by asking for another: so the loader keeps what there is to write in registers until it
+has asked. And neither it nor compute, when it has fallen behind, must be held up by events: a wait is none, the stage's
+says how long it was (`events.expanded`).
 """
 
 from dataclasses import dataclass
@@ -10,11 +16,13 @@ from typing import Any
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64
+from cutlass._mlir.dialects import llvm
 
 from .buffer import COUNT_WORD, ROLES, SAMPLE_WORD, SAMPLE_WORDS, SM_WORD, BufferLayout
 from .events import EVENT_BYTES, TYPE_BITS, tag
 
 _WARP_SIZE = 32
+_SILENT = -(1 << 30)  # where threads begin to count that write nothing
 
 
 class RecordingHooks:
@@ -31,8 +39,9 @@ class RecordingHooks:
             role=ROLES.index(role),
             sm=sm,
             events=sm + layout.offset(role),
-            limit=_limit(role == "compute", layout.capacity[ROLES.index(role)]),
-            count=_register(0),
+            capacity=layout.capacity[ROLES.index(role)],
+            count=_first_count(role == "compute"),
+            held=_register(0, 0, 0, 0),
         )
         if role == "watcher":
             recorder.sample(0)
@@ -42,26 +51,32 @@ class RecordingHooks:
 
 @dataclass(frozen=True, eq=False)
 class RoleRecorder:
-    """One role's events. `count` says how many there were, those beyond `limit` are not written.
+    """One role's events. `count` says how many there were, those beyond `capacity` are not written.
 
-    `limit` is -1 for threads that do not write.
+    It differs among the threads of a warp, being negative for those that do not write: so the compiler keeps it, and
+    the clocks that are read where it is not, in plain registers. With uniform ones everything takes longer.
     """
 
     role: int  # index in `ROLES`
     sm: Any  # Int64, address of this SM's part of the buffer
     events: Any  # Int64, address of this role's events
-    limit: Any  # Int32
+    capacity: int
     count: Any  # register array of one Int32
+    #: Register array: waits that are written with the next stage. Loader: clock at the begin of that for a throttle,
+    #: and its cycles, 0 for none, then the same for pages. Compute, multiplier: cycles of that for data.
+    held: Any
 
     @cute.jit
     def begin(self, span: cutlass.Constexpr, value):
         """A span begins."""
         self._write(tag(span), value)
 
-    @cute.jit
-    def end(self, span: cutlass.Constexpr):
+    def end(self, span: str, after: Any = None) -> None:
         """A span ends."""
-        self._write(tag(span, ends=True), 0)
+        if after is None:
+            self._write(tag(span, ends=True), 0)
+        else:
+            self._write_after(tag(span, ends=True), after)
 
     @cute.jit
     def wait(self, cause: cutlass.Constexpr, ready: cutlass.Constexpr, wait: cutlass.Constexpr):
@@ -71,32 +86,81 @@ class RoleRecorder:
             wait()
             self._write(tag(cause, ends=True), 0)
 
+    @property
+    def timing(self):
+        """Not negative in the thread that writes."""
+        return self.count[0]
+
+    @cute.jit
+    def wait_for_stage(self, cause: cutlass.Constexpr, begin, cycles):
+        """A wait that is written with the stage."""
+        if cutlass.const_expr(cause == "page"):
+            # There may be several, one after the other: from the first one's begin to the last one's end.
+            first = cutlass.select_(self.held[3] == 0, begin, self.held[2])
+            self.held[3] = cutlass.select_(cycles == 0, self.held[3], begin - first + cycles)
+            self.held[2] = first
+        elif cutlass.const_expr(cause == "throttle"):
+            self.held[0], self.held[1] = begin, cycles
+        else:
+            self.held[0] = cycles
+
     @cute.jit
     def stage(self):
-        """A stage of the ring was taken."""
-        self._write(tag("stage"), 0)
+        """A stage of the ring was asked for, or taken."""
+        if cutlass.const_expr(self.role == ROLES.index("loader")):
+            if self.held[3] != 0:  # there were two waits, perhaps
+                self._write_wait("throttle", self.held[0], self.held[1])
+                self._write_wait("page", self.held[2], self.held[3])
+                self.held[1] = self.held[3] = Int32(0)
+            # The event is of the time when the wait was over.
+            self._write_since(self.held[0], self.held[1], tag("stage"))
+            self.held[1] = Int32(0)
+        else:
+            self._write(tag("stage"), self.held[0])
 
     @cute.jit
     def finish(self):
         """The role is done: say how many events it had."""
         self._write(tag("role", ends=True), 0)
-        if self.limit >= 0:
+        if self.count[0] >= 0:
             _store(self.sm + 8 * (COUNT_WORD + self.role), self.count[0], Int32(0))
         if cutlass.const_expr(self.role == ROLES.index("watcher")):
             self.sample(1)
 
     @cute.jit
-    def _write(self, low: cutlass.Constexpr, value):
-        if self.count[0] < self.limit:
-            word = (Int32(value) << TYPE_BITS) | low
-            _store(self.events + Int64(self.count[0]) * EVENT_BYTES, Int32(cute.arch.clock()), word)
-        if self.limit >= 0:
-            self.count[0] = self.count[0] + 1
+    def _write_wait(self, cause: cutlass.Constexpr, begin, cycles):
+        """A wait that is over, if it was one."""
+        if cycles != 0:
+            self._write_at(begin, Int32(tag(cause)))
+            self._write_at(begin + cycles, Int32(tag(cause, ends=True)))
+
+    def _write(self, low: int, value) -> None:
+        """An event of now."""
+        self._write_at(None, (Int32(value) << TYPE_BITS) | low)
+
+    @cute.jit
+    def _write_after(self, low: cutlass.Constexpr, after):
+        """The same, but the clock is not read before `after` is known; negative it never is."""
+        if after >= 0:
+            self._write(low, 0)
+
+    @cute.jit
+    def _write_since(self, begin, cycles, low: cutlass.Constexpr):
+        """An event with a wait from `begin` on, at its end; or one of now, if there was none."""
+        if cycles != 0:
+            self._write_at(begin + cycles, cycles << TYPE_BITS | low)
+        else:
+            self._write_at(None, Int32(low))
+
+    def _write_at(self, clock, word) -> None:
+        """An event at a time, or now."""
+        _store_event(self.events, self.count[0], self.capacity, clock, word)
+        self.count[0] = self.count[0] + 1
 
     @cute.jit
     def sample(self, number: cutlass.Constexpr):
         """The global timer and the SM's clock side by side, at a moment when the timer changes."""
-        if self.limit >= 0:
+        if self.count[0] >= 0:
             before = cute.arch.globaltimer()
             now = before
             reads = Int32(0)
@@ -115,22 +179,51 @@ class RoleRecorder:
 
 
 @cute.jit
-def _limit(compute: cutlass.Constexpr, capacity: cutlass.Constexpr):
-    """How many events this thread may write: only one thread of the role writes any."""
+def _first_count(compute: cutlass.Constexpr):
+    """Where a thread begins to count: only one thread of the role writes anything."""
+    count = _register(_SILENT)
     thread = cute.arch.thread_idx()[0]
-    limit = Int32(-1)
     if cutlass.const_expr(compute):
         if thread == 0:
-            limit = Int32(capacity)
+            count[0] = Int32(0)
     elif thread % _WARP_SIZE == 0:
-        limit = Int32(capacity)
-    return limit
+        count[0] = Int32(0)
+    return count
 
 
-def _register(initial: int):
-    array = cute.make_rmem_tensor((1,), Int32)
-    array[0] = Int32(initial)
+def _register(*initial: int):
+    array = cute.make_rmem_tensor((len(initial),), Int32)
+    for index, value in enumerate(initial):
+        array[index] = Int32(value)
     return array
+
+
+def _store_event(events, count, capacity, clock, word) -> None:
+    """An event at `clock`, or now, in place `count`, if that is one of `capacity`.
+
+    The clock is read under a predicate that differs among lanes: else the compiler would read it into a uniform
+    register, which takes longer.
+    """
+    operands = [Int64(events), Int32(count), Int32(capacity), Int32(word)] + ([] if clock is None else [Int32(clock)])
+    text = f"""{{
+.reg .pred writes;
+.reg .u32 now;
+.reg .u64 place;
+setp.lt.u32 writes, $1, $2;
+{"@writes mov.u32 now, %clock;" if clock is None else "mov.u32 now, $4;"}
+mad.wide.u32 place, $1, {EVENT_BYTES}, $0;
+@writes st.global.v2.u32 [place], {{now, $3}};
+}}"""
+    constraints = ",".join(["l", *["r"] * (len(operands) - 1)])
+    llvm.inline_asm(
+        None,
+        [operand.ir_value() for operand in operands],
+        text,
+        constraints,
+        has_side_effects=True,
+        is_align_stack=False,
+        asm_dialect=llvm.AsmDialect.AD_ATT,
+    )
 
 
 def _store(address, low, high) -> None:

@@ -23,6 +23,7 @@ _ADVICE = {
     "page": "{who} waits for pages: smaller stages, more of them, or results that leave earlier",
     "barrier": "{who} waits inside of its SMs: the same work for every warp, fewer and longer instructions",
     "imbalance": "SMs wait for stragglers of {whom}: smaller tiles, or a plan from measured times (trace.profile())",
+    "signal": "{who} waits until others can see its results before it says so: fewer and longer instructions",
     "tail": "the kernel ends late: what is stored last is waited for",
     "launch": "SMs begin late: fewer instructions before the first tile",
     "unattributed": "{who} spends time between phases: fewer and longer instructions",

@@ -20,6 +20,7 @@ _SHOWN = {
     "page": "page",
     "barrier": "barrier",
     "imbalance": "imbalance",
+    "signal": "signal",
     "unattributed": "between",
 }
 

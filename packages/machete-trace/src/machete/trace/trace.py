@@ -22,7 +22,7 @@ from .ahead import Throttled, throttles_of
 from .buffer import HEADER_BYTES, HEADER_WORDS, ROLES, SM_WORD, BufferLayout
 from .clocks import Alignment
 from .errors import NotTracedError, TraceFileError
-from .events import EVENT_BYTES, TYPE_BITS
+from .events import EVENT_BYTES, TYPE_BITS, expanded
 from .spans import Spans, latest_signals, spans_of
 
 if TYPE_CHECKING:
@@ -186,13 +186,15 @@ def decoded(plan: Plan, buffer: np.ndarray, where: str, wall_us: float | None) -
         )
     kept = np.minimum(counts, capacity)
     first_clock, first_time, rate, alignment = clocks.aligned(headers)
-    words, times = [], []
+    words, times, lengths = [], [], []
     for sm in range(layout.num_sms):
         for role, name in enumerate(ROLES):
             offset = layout.offset(name)
             events = parts[sm, offset : offset + EVENT_BYTES * int(kept[sm, role])].copy().view(np.uint32)
-            words.append(events[1::2])
-            times.append(first_time[sm] + rate[sm] * _since(events[::2], first_clock[sm]))
+            cycles, tagged = expanded(name, _since(events[::2], first_clock[sm]), events[1::2])
+            words.append(tagged)
+            times.append(first_time[sm] + rate[sm] * cycles)
+            lengths.append(len(tagged))
     time = np.concatenate(times)
     tags = np.concatenate(words)
     trace = Trace(
@@ -201,7 +203,7 @@ def decoded(plan: Plan, buffer: np.ndarray, where: str, wall_us: float | None) -
         time=(time - time.min(initial=np.inf)) / 1000,
         type=(tags & ((1 << TYPE_BITS) - 1)).astype(np.uint8),
         value=(tags.view(np.int32) >> TYPE_BITS),
-        begin=np.concatenate([[0], np.cumsum(kept.reshape(-1))]),
+        begin=np.concatenate([[0], np.cumsum(lengths)]),
         lost=counts - kept,
         wall_us=wall_us,
         sm_ids=headers[:, SM_WORD] & 0xFFFFFFFF,

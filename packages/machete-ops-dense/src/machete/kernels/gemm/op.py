@@ -81,7 +81,8 @@ class GemmOp(Op):
             prologue: applied to a as it is loaded, such as `RmsNormOnLoad`.
             combine: a second product to combine with the first, such as `GluPair`.
             epilogue: applied to each result in this order, such as `Bias`, `Activation`, `ResidualAdd`.
-            tile_n: columns of c per tile, 64, 128 or 256.
+            tile_n: columns of c per tile, a multiple of 16 from 32 to 256. With a transposed b, and on other targets
+                than sm_90a, the next larger of 64, 128 and 256 is taken (on sm_120a, 128 at most).
             slices: parts that K is cut into, for SMs to share a tile; on sm_90a and sm_100a, for products of many rows.
             fast_accumulation: of products of 8 bits on sm_90a, leave the sums of all of K to the tensor cores, which
                 keep 14 bits or so of fractions (`use_fast_accum` of torch); else they go to float32 every 128 or 256.
@@ -110,7 +111,7 @@ class GemmOp(Op):
         if tile_n is None and slices is None:
             tile_n, slices = _tuned(a, b, c)
         if tile_n is None:
-            tile_n = _choose_tile_n(a, c, slices)
+            tile_n = _choose_tile_n(a, b, c, slices)
         fusions = {
             "prologue": [prologue] if prologue is not None else [],
             "combine": [combine] if combine is not None else [],
@@ -152,12 +153,12 @@ class GemmOp(Op):
                 why="8-bit operands are read along K",
                 fix="a.contiguous(), or keep a transposed copy of the weight",
             )
-        if op.tile_sizes["N"] not in (64, 128, 256):
+        if op.tile_sizes["N"] not in range(NARROWEST, WIDEST + 1, 16):
             raise TileSizeError(
                 what=f"tile_n is {op.tile_sizes['N']}",
                 where="GemmOp.schedule",
-                why="a tile is a whole number of tensor-core instructions and of shared-memory pages",
-                fix="use 64, 128 or 256, or leave tile_n out",
+                why="a tile is a whole number of tensor-core instructions, and its sums fit the registers",
+                fix=f"use a multiple of 16 from {NARROWEST} to {WIDEST}, or leave tile_n out",
             )
         slices = op.config.get("slices", 1)
         if type(slices) is not int or not 1 <= slices <= MAX_SLICES:
@@ -227,14 +228,22 @@ class GemmOp(Op):
         if gemv.fits(op):
             return gemv.lowered(op)
         _refuse_unsupported_fusions(op, target)
+        # Without a measurement of these targets, widths of whole pages; a transposed b comes in blocks.
+        if target.name != "sm_90a" or "b" in op.config.get("transposed", ()):
+            op = with_columns(op, next(width for width in PLAIN_WIDTHS if width >= op.tile_sizes["N"]))
         if target.name == "sm_90a":
             return wgmma.lowered(op)
         if target.name == "sm_100a":
             return tcgen05.lowered(op)
         # Two warps side by side cover 128 columns at most with the accumulators in registers.
-        tile_sizes = {**op.tile_sizes, "N": min(op.tile_sizes["N"], 128)}
-        op = replace(op, op=MmaSyncGemm.fused(op.op.fusion_types), tile_sizes=tile_sizes)
+        op = with_columns(op, min(op.tile_sizes["N"], 128))
+        op = replace(op, op=MmaSyncGemm.fused(op.op.fusion_types))
         return replace(op, boxes=cls.descriptors(op))
+
+
+def with_columns(op: ScheduledOp, tile_n: int) -> ScheduledOp:
+    """The op with tiles of this many columns."""
+    return replace(op, tile_sizes={**op.tile_sizes, "N": tile_n})
 
 
 def streams_rows(op: ScheduledOp) -> bool:
@@ -293,14 +302,14 @@ def _refuse_unsupported_fusions(op: ScheduledOp, target: Target) -> None:
             )
 
 
-#: Rows of 128 bytes of K in a step, where it is not one, by rows and columns of the tile: the loader has less to do for
-#: each byte, and stages are full.
-STEP_PARTS = {(64, 64): 2, (64, 128): 2, (128, 64): 2}
+#: Columns of a tile up to which a step of the K loop has two rows of 128 bytes of K, by rows of the tile: the loader
+#: has less to do for each byte, pages are full, and three stages fit.
+MOST_DOUBLE_COLUMNS = {64: 192, 128: 64}
 
 
 def step_parts(tile_m: int, tile_n: int) -> int:
     """Rows of 128 bytes of K in a step of the K loop."""
-    return STEP_PARTS.get((tile_m, tile_n), 1)
+    return 2 if tile_n <= MOST_DOUBLE_COLUMNS[tile_m] else 1
 
 
 def operands(op: ScheduledOp) -> int:
@@ -328,8 +337,13 @@ def gemm_pipeline(tile_m: int, tile_n: int, parts: int, pages: int, elastic: boo
     )
 
 
-#: µs of TILE_K columns of K on an H200, by rows and columns of the tile (benchmarks/gemm.py). A narrow tile is hardly
-#: faster than one of 128 columns: operands on their way to shared memory are the limit, not the products.
+NARROWEST, WIDEST = 32, 256  # columns of a tile
+PLAIN_WIDTHS = (64, 128, 256)  # for all targets
+WIDTHS = (*range(NARROWEST, 128, 16), *range(128, WIDEST + 1, 32))  # to choose from
+
+#: µs of TILE_K columns of K on an H200, by rows and columns of the tile (benchmarks/gemm.py); in between, they lie on a
+#: line. A narrow tile is hardly faster than one of 128 columns: operands on their way to shared memory are the limit,
+#: not the products.
 STEP_US = {
     (128, 256): 0.67,
     (128, 128): 0.37,
@@ -339,6 +353,7 @@ STEP_US = {
     (64, 256): 0.57,
 }
 TILE_US = 0.3  # of every tile, beside its K steps
+EXPOSED_US = 5.0  # of 128 x 256 results that no TMA stores while the next tile is multiplied
 START_US = 5.0  # until operands arrive, and from the last result to the end of the kernel
 SMS = 132
 MEMORY_BYTES_PER_US = 3.7e6  # of operands, by tiles of wgmma
@@ -349,7 +364,7 @@ HAND_OVER_US = 1.5  # of sums, from one SM to another
 HAND_OVER_BYTES_PER_US = 20e3  # of sums that one SM takes over
 
 
-def tile_times(m: int, n: int, k: int, batch: int = 1) -> dict[tuple[int, int], float]:
+def tile_times(m: int, n: int, k: int, batch: int = 1, widths: Sequence[int] = WIDTHS) -> dict[tuple[int, int], float]:
     """Expected µs of a product for each (columns of a tile, slices of K) on an H200. The best one is the default.
 
     Other targets take the same choice, unmeasured. k counts elements of 16 bits; two of 8 bits take as long as one.
@@ -357,29 +372,43 @@ def tile_times(m: int, n: int, k: int, batch: int = 1) -> dict[tuple[int, int], 
     tile_m = TILE_M // 2 if m <= TILE_M // 2 else TILE_M
     return {
         (tile_n, slices): _expected_us(m, n, k, batch, tile_m, tile_n, slices)
-        for (rows, tile_n) in STEP_US
-        if rows == tile_m
+        for tile_n in widths
         for slices in range(1, MAX_SLICES + 1)
         if slices == 1 or (tile_n <= MOST_SPLIT_COLUMNS and k >= slices * LEAST_STEPS * TILE_K)
     }
 
 
-def product_times(a: torch.Tensor, c: torch.Tensor) -> dict[tuple[int, int], float]:
-    """`tile_times` of a product c of rows a, with or without a batch dim."""
+def product_times(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> dict[tuple[int, int], float]:
+    """`tile_times` of a product c of rows a and b, with or without a batch dim."""
     batch = c.shape[0] if c.ndim == 3 else 1
-    return tile_times(c.shape[-2], c.shape[-1], _halves(a.shape[-1], a.dtype), batch)
+    widths = PLAIN_WIDTHS if is_transposed(b) else WIDTHS
+    return tile_times(c.shape[-2], c.shape[-1], _halves(a.shape[-1], a.dtype), batch, widths)
+
+
+def stored_by_tma(tile_m: int, tile_n: int) -> bool:
+    """Whether a result of 16-bit elements is whole boxes of 64 columns, which the two compute warpgroups share well."""
+    return tile_n in PLAIN_WIDTHS or (tile_m > TILE_M // 2 and tile_n % 64 == 0)
+
+
+def step_us(tile_m: int, tile_n: int) -> float:
+    """Expected µs of TILE_K columns of K."""
+    lower, upper = (64, 128) if tile_n <= 128 else (128, 256)
+    first, last = STEP_US[tile_m, lower], STEP_US[tile_m, upper]
+    return first + (last - first) * (tile_n - lower) / (upper - lower)
 
 
 def _expected_us(m: int, n: int, k: int, batch: int, tile_m: int, tile_n: int, slices: int) -> float:
-    """Full rounds of tiles over all SMs, or the time of the operands in memory, and a hand-over in each round."""
+    """Full rounds of tiles over all SMs and the time of the operands in memory, of which the shorter one is not quite
+    hidden by the longer one, and a hand-over in each round."""
     columns = TILE_K * step_parts(tile_m, tile_n)
     steps = -(-k // (columns * slices)) * columns // TILE_K
     rounds = -(-batch * -(-m // tile_m) * -(-n // tile_n) * slices // SMS)
-    products = rounds * (steps * STEP_US[tile_m, tile_n] + TILE_US)
+    exposed = 0.0 if stored_by_tma(tile_m, tile_n) else EXPOSED_US * tile_m * tile_n / (128 * 256)
+    products = rounds * (steps * step_us(tile_m, tile_n) + TILE_US + exposed)
     memory = 2 * batch * k * (m + n) / MEMORY_BYTES_PER_US
     taken = (slices - 1) * 4 * tile_n * min(m, tile_m)
     hand_over = rounds * (HAND_OVER_US + taken / HAND_OVER_BYTES_PER_US) if taken else 0.0
-    return START_US + max(products, memory) + hand_over
+    return START_US + (products**4 + memory**4) ** 0.25 + hand_over
 
 
 @functools.cache
@@ -405,11 +434,11 @@ def _tuned(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> tuple[int, int]
     if found is None:
         return None, None
     choice = found.get("tile_n", 0), found.get("slices", 0)
-    return choice if choice in product_times(a, c) else (None, None)
+    return choice if choice in product_times(a, b, c) else (None, None)
 
 
-def _choose_tile_n(a: torch.Tensor, c: torch.Tensor, slices: int | None) -> int:
-    times = product_times(a, c)
+def _choose_tile_n(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, slices: int | None) -> int:
+    times = product_times(a, b, c)
     return min((choice for choice in times if slices in (None, choice[1])), key=times.__getitem__, default=(128, 0))[0]
 
 
@@ -417,9 +446,8 @@ def choose_slices(op: ScheduledOp) -> int:
     """The number of slices of K that `tile_times` expects to be best for these tiles."""
     m, n, k, batch = (op.extents[dim] for dim in "MNKB")
     tile_n = op.tile_sizes["N"]
-    expected = tile_times(m, n, _halves(k, op.infos["a"].dtype), batch)
-    times = {slices: us for (columns, slices), us in expected.items() if columns == tile_n}
-    return min(times, key=times.__getitem__)
+    expected = tile_times(m, n, _halves(k, op.infos["a"].dtype), batch, (tile_n,))
+    return min(expected, key=expected.__getitem__)[1]
 
 
 def _halves(k: int, dtype: torch.dtype) -> int:

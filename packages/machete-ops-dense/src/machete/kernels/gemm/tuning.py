@@ -93,7 +93,7 @@ def keep(kept: Choices, tuning: Tuning) -> None:
 
 def candidates(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> list[tuple[int, int]]:
     """(tile_n, slices) of the choices to measure, the one that is expected to be fastest first."""
-    times = product_times(a, c)
+    times = product_times(a, b, c)
     return sorted(times, key=times.__getitem__)[:CANDIDATES]
 
 

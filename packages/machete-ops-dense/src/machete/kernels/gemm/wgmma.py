@@ -27,6 +27,7 @@ from .op import (
     ROW_BYTES,
     TMA_ALIGNMENT,
     choose_slices,
+    stored_by_tma,
 )
 from .split_k import SlicedProduct, split
 
@@ -53,6 +54,7 @@ def lowered(op: ScheduledOp) -> ScheduledOp:
     steps = [info for axis, info in enumerate(c.strides[:-1]) if c.shape[axis] > 1]
     by_tma = (
         c.itemsize == 2
+        and stored_by_tma(op.tile_sizes["M"], op.tile_sizes["N"])
         and c.unit_inner
         and not c.is_empty
         and c.alignment >= TMA_ALIGNMENT

@@ -220,9 +220,9 @@ class PersistentKernel:
                 self.waits.counter(counters + Int64(counter) * self.layout.counter_bytes, least)
             cute.arch.sync_warp()
             self.waits.meet()
-            tracing.end(self.recorder, "polling")
             if lane == 0:
                 ptx.mbarrier_arrive(self._at(base, self.layout.slot_clear_offset, slot))
+            tracing.end(self.recorder, "polling")  # after the arrival, for which others wait
             self._leave(base, slot)  # the lanes have met since they read it
             self._next_slot(position)
         self._leave(base, position[0])
@@ -401,7 +401,9 @@ class PersistentKernel:
     def _sync(self) -> None:
         tracing.begin(self.recorder, "barrier")
         sync_compute_threads()
-        tracing.end(self.recorder, "barrier")
+        if self.recorder is not None:
+            # The warp goes on past the barrier, up to what needs shared memory: read something there.
+            self.recorder.end("barrier", after=self.waits.cta())
 
     @cute.jit
     def _compute(self, base, counters, trace):

@@ -17,6 +17,15 @@ from machete.megakernel.plan.shared import ALARM_STATUS, STATUS_BYTES, WARPS
 _ptx = cute.arch.inline_ptx
 
 
+def _inline_many(count: int, text: str, constraints: str, *operands: Numeric) -> tuple[Int32, ...]:
+    """The same with several results, `$0`, `$1`, …"""
+    values = [operand.ir_value() for operand in operands]
+    kind = llvm.StructType.get_literal([T.i32()] * count)
+    options = {"has_side_effects": True, "is_align_stack": False, "asm_dialect": llvm.AsmDialect.AD_ATT}
+    results = llvm.inline_asm(kind, values, text, constraints, **options)
+    return tuple(Int32(llvm.extractvalue(T.i32(), results, [index])) for index in range(count))
+
+
 def _inline(text: str, constraints: str, *operands: Numeric) -> Int32:
     """PTX that names special registers, which `inline_ptx` takes for operands; `$0` is an Int32 result."""
     values = [operand.ir_value() for operand in operands]
@@ -91,6 +100,44 @@ LAB_END:
 LAB_DONE:
 }}"""
     return _inline(text, "=&r,r,r,r,r", Int32(barrier), Int32(parity), Int32(head), Int32(status))
+
+
+def mbarrier_wait_timed(barrier, parity, head, status, reason: int, timing, longest: int) -> tuple[Int32, Int32, Int32]:
+    """The same, and the SM's clock when the wait began, and for how many cycles it lasted (`longest` at most).
+
+    Cycles are 0 where it was none, and in threads in which `timing` (Int32) is negative. The clock is odd, by one cycle
+    if need be. It is one statement, so that a wait which is none costs no branch, and no more than without the clocks.
+    The first look is a test: an attempt may itself wait for a while, before the clock is read.
+    """
+    test = "mbarrier.test_wait.parity.shared::cta.b64 done, [$3], $4;"
+    attempt = "mbarrier.try_wait.parity.shared::cta.b64 done, [$3], $4;"
+    text = f"""{{
+.reg .pred done, times;
+.reg .u32 word;
+mov.u32 $0, 0;
+mov.u32 $2, 0;
+{test}
+@done bra LAB_DONE;
+setp.ge.s32 times, $7, 0;
+mov.u32 $1, %clock;
+or.b32 $1, $1, 1;
+st.volatile.shared.v4.u32 [$6], {{$1, $3, $4, {reason}}};
+LAB_RETRY:
+{attempt}
+@done bra LAB_END;
+ld.volatile.shared.u32 word, [$5+{_GIVEN_UP}];
+setp.eq.u32 done, word, 0;
+@done bra LAB_RETRY;
+mov.u32 $0, 1;
+LAB_END:
+mov.u32 word, %clock;
+sub.u32 word, word, $1;
+@times min.u32 $2, word, {longest};
+st.volatile.shared.u32 [$6+{_ID}], 0;
+LAB_DONE:
+}}"""
+    operands = Int32(barrier), Int32(parity), Int32(head), Int32(status), Int32(timing)
+    return _inline_many(3, text, "=&r,=&r,=&r,r,r,r,r,r", *operands)
 
 
 def mbarrier_wait_surely(barrier, parity) -> None:
@@ -554,6 +601,11 @@ def shared_word(dtype, address):
     """Load one value of `dtype` from shared memory (naturally aligned)."""
     size = dtype.width // 8
     return cute.make_tensor(shared_pointer(dtype, address, size), cute.make_layout(1))[0]
+
+
+def volatile_shared_word(address) -> Int32:
+    """ld.volatile.shared.u32: loaded here, not sooner."""
+    return _inline("ld.volatile.shared.u32 $0, [$1];", "=r,r", Int32(address))
 
 
 def store_shared_word(dtype, address, value) -> None:

@@ -110,8 +110,8 @@ class _Ring:
     def _barrier(self, offset: int, index):
         return self.base + (index * 8 + offset)
 
-    def _wait(self, cause: str, offset: int, index, parity) -> None:
-        self.waits.until(cause, self._barrier(offset, index), parity)
+    def _wait(self, cause: str, offset: int, index, parity, for_stage: bool = False) -> None:
+        self.waits.until(cause, self._barrier(offset, index), parity, for_stage)
 
     def _record_stage(self) -> None:
         if self.waits.recorder is not None:
@@ -151,10 +151,9 @@ class LoadRing(_Ring):
         if self.in_flight is not None:
             self._throttle(page, *self.in_flight)
         for i in range(0, self.stage_pages, self.unit):
-            self._wait("page", self.layout.empty_offset, page + i, self.state[1])
+            self._wait("page", self.layout.empty_offset, page + i, self.state[1], for_stage=True)
         self._pass_followers(page)
         self._advance(self.stage_pages)
-        self._record_stage()
         stage = self._stage(page)
         if not self.multiplies:
             return stage
@@ -175,7 +174,7 @@ class LoadRing(_Ring):
         if oldest < 0:
             oldest = oldest + self.layout.ring_pages
             parity = self.state[1]
-        self._wait("throttle", self.layout.full_offset, oldest, parity)
+        self._wait("throttle", self.layout.full_offset, oldest, parity, for_stage=True)
         self.state[2] = self.state[2] + self.stage_pages
 
     @cute.jit
@@ -236,6 +235,7 @@ class LoadRing(_Ring):
         if self._goes_on():
             with cute.arch.elect_one():
                 ptx.mbarrier_arrive(stage.full)
+        self._record_stage()  # not before, when memory would have to wait for it
 
     @cute.jit
     def settle(self):
@@ -285,7 +285,7 @@ class ComputeRing(_Ring):
     def wait(self) -> Stage:
         """Wait until the next stage has landed."""
         page = self.state[0]
-        self._wait("data", self.layout.full_offset, page, self.state[1])
+        self._wait("data", self.layout.full_offset, page, self.state[1], for_stage=True)
         self._record_stage()
         self._advance(self.stage_pages)
         return self._stage(page)
@@ -342,7 +342,7 @@ class MultiplyRing(_Ring):
     def wait(self) -> Stage:
         """Wait until the next stage has landed."""
         page = self.state[0]
-        self._wait("data", self.layout.operands_offset, page, self.state[1] >> page & 1)
+        self._wait("data", self.layout.operands_offset, page, self.state[1] >> page & 1, for_stage=True)
         self._record_stage()
         self.state[1] = self.state[1] ^ (1 << page)
         self._pass(self.stage_pages)

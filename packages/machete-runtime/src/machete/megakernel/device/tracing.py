@@ -36,6 +36,9 @@ CAUSES = {
     "products": "compute: for products to be complete",
 }
 
+#: Cycles that `Recorder.wait_for_stage` hears of at most.
+LONGEST = (1 << 26) - 1
+
 
 class Recorder(Protocol):
     """One role's view of a tracer. All threads of the role call every method: 256 for "compute", else one warp.
@@ -48,14 +51,28 @@ class Recorder(Protocol):
     def begin(self, span: str, value: Any) -> None:
         """One of `SPANS` begins; `value` is an Int32."""
 
-    def end(self, span: str) -> None:
-        """It ends; asynchronous copies that it started may still be on their way."""
+    def end(self, span: str, after: Any = None) -> None:
+        """It ends; asynchronous copies that it started may still be on their way.
+
+        `after`, where given, is an Int32 that is not negative: the span ends once it is known, not before.
+        """
 
     def wait(self, cause: str, ready: Callable[[], Any], wait: Callable[[], None]) -> None:
         """Call `wait`, for one of `CAUSES`. `ready` gives an Int32, not 0 if there is nothing to wait for any more."""
 
+    @property
+    def timing(self) -> Any:
+        """Int32, not negative in threads that have a use for the times of `wait_for_stage`."""
+
+    def wait_for_stage(self, cause: str, begin: Any, cycles: Any) -> None:
+        """There was a wait, for "throttle" or "page" by the loader, for "data" by whoever uses the stages.
+
+        `begin` (Int32) is the SM's clock, and `cycles` how long the wait was, up to `LONGEST`: 0 if it was none, and
+        where `timing` is negative; then `begin` is anything. There may be several waits; then `stage` follows.
+        """
+
     def stage(self) -> None:
-        """The loader has got a stage of the ring to fill; or compute has got one that is full."""
+        """The loader has asked for all that goes into a stage; or compute, or the multiplier, has got one."""
 
     def finish(self) -> None:
         """The role has nothing to do any more."""

@@ -24,7 +24,7 @@ from cutlass import Int32, Int64
 from machete.megakernel.plan.shared import ALARM_STATUS, STATUS_BYTES, WARPS
 
 from . import ptx
-from .tracing import CAUSES, Recorder
+from .tracing import CAUSES, LONGEST, Recorder
 
 #: What the report's first word says: 1 + the position of the cause here.
 REASONS = (*CAUSES, "counter", "tag")
@@ -46,8 +46,11 @@ class Waits:
         """Shared address of what this warp says of itself."""
         return self.head + (self.warp * STATUS_BYTES + ALARM_STATUS)
 
-    def until(self, cause: str, barrier, parity) -> None:
-        """Wait until the phase of parity `parity` of an mbarrier is complete, for one of `tracing.CAUSES`."""
+    def until(self, cause: str, barrier, parity, for_stage: bool = False) -> None:
+        """Wait until the phase of parity `parity` of an mbarrier is complete, for one of `tracing.CAUSES`.
+
+        `for_stage`: what a stage of the ring needs, of which there are many; the tracer takes them otherwise.
+        """
 
         def wait() -> None:
             if cause == "fetch":  # the controller publishes until the end, also after an alarm
@@ -62,6 +65,12 @@ class Waits:
 
         if self.recorder is None:
             wait()
+        elif for_stage:
+            failed, begin, cycles = ptx.mbarrier_wait_timed(
+                barrier, parity, self.head, self.status, _reason(cause), self.recorder.timing, LONGEST
+            )
+            self.given_up[0] = self.given_up[0] | failed
+            self.recorder.wait_for_stage(cause, begin, cycles)
         else:
             self.recorder.wait(cause, lambda: ptx.mbarrier_test(barrier, parity), wait)
 
@@ -85,6 +94,10 @@ class Waits:
         """The lanes of the warp, which have waited for different things, go on together."""
         self.given_up[0] = ptx.any_lane(self.given_up[0])
         ptx.forget(self.status)
+
+    def cta(self):
+        """The number of the CTA, as shared memory has it: known once all that comes before in the code is done."""
+        return ptx.volatile_shared_word(self.head + 16)
 
     @cute.jit
     def say(self, op, tile):
