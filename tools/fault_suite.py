@@ -284,8 +284,7 @@ def _mega_gemm(arch: str) -> Recorded:
         a, b, *results = (_random(rows, 136, dtype=torch.bfloat16) / 16 for rows in (1000, 136, *[1000] * length))
         ops: list[ScheduledOp] = []
         for c in results:
-            operands = {"a": a[:, :64], "b": b[:, :64]}
-            ops += GemmOp.schedule(**operands, c=c, epilogue=[ResidualAdd(a)], tile_n=256, slices=1)
+            ops += GemmOp.schedule(a=a[:, :64], b=b[:, :64], c=c, epilogue=[ResidualAdd(a)], tile_n=256, slices=1)
         ops += Accumulate.schedule(x=b.view(-1)[:1000], y=a.view(-1)[:1000])
         return ops
 
