@@ -34,10 +34,10 @@ VALUES = 1 << (32 - TYPE_BITS)
 
 EVENT_BYTES = 8
 
-#: What roles wait for that use stages. The event of a stage that they take says in its value for how many cycles they
-#: have waited for it; longer waits (34 ms at 2 GHz) count as the most that a value holds (`LONGEST` of the runtime's
+#: Roles that use stages. The event of a stage that they take says in its value for how many cycles they have waited for
+#: its data; longer waits (34 ms at 2 GHz) count as the most that a value holds (`LONGEST` of the runtime's
 #: `device.tracing`). `expanded` makes events of that.
-STAGE_WAITS = {"loader": "throttle", "compute": "data", "multiplier": "data"}
+USERS = ("compute", "multiplier")
 
 
 def tag(what: str, ends: bool = False) -> int:
@@ -47,14 +47,13 @@ def tag(what: str, ends: bool = False) -> int:
 
 def expanded(role: str, cycles: np.ndarray, words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Times (int64, cycles) and tags (uint32) of a role, in which the waits that stages tell of are events, too."""
-    if role not in STAGE_WAITS:
+    if role not in USERS:
         return cycles, words
-    cause = STAGE_WAITS[role]
     waited = np.where((words & (1 << TYPE_BITS) - 1) == tag("stage"), words >> TYPE_BITS, 0).astype(np.int64)
     source = np.repeat(np.arange(len(words)), np.where(waited > 0, 3, 1))
     cycles, words, waited = cycles[source], words[source], waited[source]
     last = np.append(source[1:] != source[:-1], True)[: len(source)]
     first = np.append(True, last[:-1])[: len(source)]
     stage, begins, ends = (waited > 0) & last, (waited > 0) & first, (waited > 0) & ~last & ~first
-    words[stage], words[begins], words[ends] = tag("stage"), tag(cause), tag(cause, ends=True)
+    words[stage], words[begins], words[ends] = tag("stage"), tag("data"), tag("data", ends=True)
     return np.where(begins, cycles - waited, cycles), words

@@ -1,12 +1,11 @@
 """Device code that records: what `Megakernel(trace=True)` adds to every role of the persistent kernel.
 
-One thread of each role writes. An event is one read of the SM's clock and one store of eight bytes, which nobody waits
-for, both predicated: a branch would cost more than they do. A wait is recorded only if there was something to wait for:
-else it costs one test.
+One thread of each role writes; the others pass over. An event is one read of the SM's clock and one store of eight
+bytes, which nobody waits for. A wait is recorded only if there was something to wait for: else it costs one test.
 
 Waits for a stage of the ring are the many. Where a kernel is as fast as memory, its speed is how soon the loader
 answers the landing of a stage by asking for another: so the loader keeps what there is to write in registers until it
-has asked. And neither it nor compute, when it has fallen behind, must be held up by events: a wait is none, the stage's
+has asked. And compute, when it has fallen behind, must not be held up by events: a wait for data is none, the stage's
 says how long it was (`events.expanded`).
 """
 
@@ -16,7 +15,6 @@ from typing import Any
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64
-from cutlass._mlir.dialects import llvm
 
 from .buffer import COUNT_WORD, ROLES, SAMPLE_WORD, SAMPLE_WORDS, SM_WORD, BufferLayout
 from .events import EVENT_BYTES, TYPE_BITS, tag
@@ -108,13 +106,10 @@ class RoleRecorder:
     def stage(self):
         """A stage of the ring was asked for, or taken."""
         if cutlass.const_expr(self.role == ROLES.index("loader")):
-            if self.held[3] != 0:  # there were two waits, perhaps
-                self._write_wait("throttle", self.held[0], self.held[1])
-                self._write_wait("page", self.held[2], self.held[3])
-                self.held[1] = self.held[3] = Int32(0)
-            # The event is of the time when the wait was over.
-            self._write_since(self.held[0], self.held[1], tag("stage"))
-            self.held[1] = Int32(0)
+            self._write_wait("throttle", self.held[0], self.held[1])
+            self._write_wait("page", self.held[2], self.held[3])
+            self._write(tag("stage"), 0)
+            self.held[1] = self.held[3] = Int32(0)
         else:
             self._write(tag("stage"), self.held[0])
 
@@ -131,12 +126,12 @@ class RoleRecorder:
     def _write_wait(self, cause: cutlass.Constexpr, begin, cycles):
         """A wait that is over, if it was one."""
         if cycles != 0:
-            self._write_at(begin, Int32(tag(cause)))
-            self._write_at(begin + cycles, Int32(tag(cause, ends=True)))
+            self._write_at(lambda: begin, Int32(tag(cause)))
+            self._write_at(lambda: begin + cycles, Int32(tag(cause, ends=True)))
 
-    def _write(self, low: int, value) -> None:
-        """An event of now."""
-        self._write_at(None, (Int32(value) << TYPE_BITS) | low)
+    @cute.jit
+    def _write(self, low: cutlass.Constexpr, value):
+        self._write_at(cute.arch.clock, (Int32(value) << TYPE_BITS) | low)
 
     @cute.jit
     def _write_after(self, low: cutlass.Constexpr, after):
@@ -145,16 +140,10 @@ class RoleRecorder:
             self._write(low, 0)
 
     @cute.jit
-    def _write_since(self, begin, cycles, low: cutlass.Constexpr):
-        """An event with a wait from `begin` on, at its end; or one of now, if there was none."""
-        if cycles != 0:
-            self._write_at(begin + cycles, cycles << TYPE_BITS | low)
-        else:
-            self._write_at(None, Int32(low))
-
-    def _write_at(self, clock, word) -> None:
-        """An event at a time, or now."""
-        _store_event(self.events, self.count[0], self.capacity, clock, word)
+    def _write_at(self, clock: cutlass.Constexpr, word):
+        """An event at the time that `clock()` gives."""
+        if cutlass.Uint32(self.count[0]) < self.capacity:
+            _store(self.events + Int64(self.count[0]) * EVENT_BYTES, Int32(clock()), word)
         self.count[0] = self.count[0] + 1
 
     @cute.jit
@@ -196,34 +185,6 @@ def _register(*initial: int):
     for index, value in enumerate(initial):
         array[index] = Int32(value)
     return array
-
-
-def _store_event(events, count, capacity, clock, word) -> None:
-    """An event at `clock`, or now, in place `count`, if that is one of `capacity`.
-
-    The clock is read under a predicate that differs among lanes: else the compiler would read it into a uniform
-    register, which takes longer.
-    """
-    operands = [Int64(events), Int32(count), Int32(capacity), Int32(word)] + ([] if clock is None else [Int32(clock)])
-    text = f"""{{
-.reg .pred writes;
-.reg .u32 now;
-.reg .u64 place;
-setp.lt.u32 writes, $1, $2;
-{"@writes mov.u32 now, %clock;" if clock is None else "mov.u32 now, $4;"}
-mad.wide.u32 place, $1, {EVENT_BYTES}, $0;
-@writes st.global.v2.u32 [place], {{now, $3}};
-}}"""
-    constraints = ",".join(["l", *["r"] * (len(operands) - 1)])
-    llvm.inline_asm(
-        None,
-        [operand.ir_value() for operand in operands],
-        text,
-        constraints,
-        has_side_effects=True,
-        is_align_stack=False,
-        asm_dialect=llvm.AsmDialect.AD_ATT,
-    )
 
 
 def _store(address, low, high) -> None:

@@ -365,20 +365,21 @@ def multiply_tile(
     for fragment in products:
         fragment.fill(0.0)
     pages = [(begin, matrix) for begin in range(0, rows.boxes, page_boxes) for matrix in range(matrices)]
-    weights = _fetch_page(ring, min(page_boxes, rows.boxes), columns)
+    stage, weights = _fetch_page(ring, min(page_boxes, rows.boxes), columns)
     for number in cutlass.range_constexpr(len(pages)):
         begin, matrix = pages[number]
-        following = weights
+        next_stage, following = stage, weights
         if const_expr(number + 1 < len(pages)):
-            following = _fetch_page(ring, min(page_boxes, rows.boxes - pages[number + 1][0]), columns)
+            next_stage, following = _fetch_page(ring, min(page_boxes, rows.boxes - pages[number + 1][0]), columns)
         _multiply_page(rows, dtype, begin, columns, weights, products[matrix])
-        weights = following
+        ring.release(stage, after=[vector[0] for vector in weights])
+        stage, weights = next_stage, following
     return products
 
 
 @cute.jit
 def _fetch_page(ring, boxes: cutlass.Constexpr, columns: cutlass.Constexpr):
-    """The lane's vectors of the next page: for each box, one of each block."""
+    """The next page, and the lane's vectors of it: for each box, one of each block."""
     lane = cute.arch.thread_idx()[0] % 32
     row_bytes = BOX_COLUMNS * 2
     stage = ring.wait()
@@ -389,8 +390,7 @@ def _fetch_page(ring, boxes: cutlass.Constexpr, columns: cutlass.Constexpr):
         source = shared_pointer(Uint32, address + row * row_bytes, 16)
         cute.autovec_copy(cute.make_tensor(source, cute.make_layout(4)), vector)
         vectors.append(vector)
-    ring.release(stage)
-    return vectors
+    return stage, vectors
 
 
 @cute.jit

@@ -343,7 +343,7 @@ def multiply_stages(
         if const_expr(number + 1 < count):
             following = ring.wait()
             next_weights = fetch_weights(following, dtype, offset, lane, steps, length)
-        ring.release(stage)
+        ring.release(stage, after=[cute.recast_tensor(vector, Int32)[0] for vector in weights])
         sums += [dot_product(weights, row) for row in rows]
         stage, weights = following, next_weights
     return sums

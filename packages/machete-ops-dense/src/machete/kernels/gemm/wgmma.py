@@ -81,7 +81,7 @@ class WgmmaGemm(LargeTiles):
     def compute(self, ring, tile_B, tile_M, tile_N, c, epilogue):
         tCrC, stages = self._product(ring, self.steps(self.K))
         for stage in stages:
-            ring.release(stage)
+            ring.release(stage, after=())
         own_row, own_column = self._corner()
         row, column = tile_M * self.tile_size_M + own_row, tile_N * self.tile_size_N + own_column
         store_fragment(c, tile_B, row, column, tCrC, self.group_columns // 8, epilogue)
@@ -142,7 +142,7 @@ class WgmmaGemm(LargeTiles):
             warpgroup.wait_group(0)
             tCrC.store(tCrC.load() + sums.load())
             if step < steps - self.kept_stages:
-                ring.release(previous)
+                ring.release(previous, after=())
         return self._kept(ring, steps, before, previous)
 
     @cute.jit
@@ -156,10 +156,10 @@ class WgmmaGemm(LargeTiles):
             self._multiply(mma, tCrC, operands, stage.page)
             warpgroup.wait_group(1)
             if const_expr(self.kept_stages == 1):
-                ring.release(previous)
+                ring.release(previous, after=())
             else:
                 if step < steps - 1:
-                    ring.release(previous)
+                    ring.release(previous, after=())
             before = previous
             previous = stage
         stages = self._kept(ring, steps, before, previous)
@@ -260,7 +260,7 @@ class SplitWgmmaGemm(SlicedProduct, WgmmaGemm):
         _first, steps = self.slice_of(tile_S)
         tCrC, stages = self._product(ring, steps)
         for stage in stages:
-            ring.release(stage)
+            ring.release(stage, after=())
         own_row, own_column = self._corner()
         row, column = tile_M * self.tile_size_M + own_row, tile_N * self.tile_size_N + own_column
         if row < self.M:  # else the warp has no rows of c

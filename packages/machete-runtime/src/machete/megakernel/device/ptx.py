@@ -5,6 +5,8 @@ code; none has control flow of its own except the waits, whose loops are PTX so 
 statement to the compiler. Section names are those of the PTX ISA manual.
 """
 
+from collections.abc import Sequence
+
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, Numeric, Uint32
@@ -138,6 +140,28 @@ LAB_DONE:
 }}"""
     operands = Int32(barrier), Int32(parity), Int32(head), Int32(status), Int32(timing)
     return _inline_many(3, text, "=&r,=&r,=&r,r,r,r,r,r", *operands)
+
+
+def mbarrier_arrive_after(barrier, words: Sequence[Numeric]) -> None:
+    """mbarrier.arrive once the registers `words`, of 32 bits each, have their values.
+
+    An arrival alone overtakes loads from shared memory that are on their way (seen on an H200). So it has a predicate
+    that depends on them; it always holds, which only a launch knows: grids have one layer.
+    """
+    places = range(2, 2 + len(words))
+    text = f"""{{
+.reg .b32 nothing, all;
+.reg .pred known;
+mov.u32 nothing, %nctaid.z;
+sub.u32 nothing, nothing, 1;
+mov.b32 all, 0;
+{" ".join(f"or.b32 all, all, ${place};" for place in places)}
+and.b32 all, all, nothing;
+setp.eq.u32 known, all, 0;
+@known mbarrier.arrive.shared::cta.b64 _, [$1];
+mov.u32 $0, 0;
+}}"""
+    _inline(text, ",".join(["=r"] + ["r"] * (1 + len(words))), Int32(barrier), *words)
 
 
 def mbarrier_wait_surely(barrier, parity) -> None:

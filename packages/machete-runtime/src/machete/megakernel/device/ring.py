@@ -291,12 +291,23 @@ class ComputeRing(_Ring):
         return self._stage(page)
 
     @cute.jit
-    def release(self, stage):
-        """This warp has read what it needs; the loader may refill the stage when all warps have released it."""
+    def release(self, stage, after: cutlass.Constexpr = None):
+        """This warp has read what it needs; the loader may refill the stage when all warps have released it.
+
+        An arrival overtakes loads that are on their way, and the refill what they would have read (decision 17). So
+        there is a fence. `after` spares it: registers of 32 bits, one of each load from the stage that nothing has used
+        yet; or none, where all that was read has been used, or tensor cores have read it.
+        """
+        if cutlass.const_expr(after is None):
+            ptx.fence_async_shared()
         cute.arch.sync_warp()
         if ptx.lane_index() == 0:
             for i in cutlass.range_constexpr(0, self.stage_pages, self.unit):
-                ptx.mbarrier_arrive(self._barrier(self.layout.empty_offset, stage.page + i))
+                empty = self._barrier(self.layout.empty_offset, stage.page + i)
+                if cutlass.const_expr(after is not None and len(after) > 0):
+                    ptx.mbarrier_arrive_after(empty, after)
+                else:
+                    ptx.mbarrier_arrive(empty)
 
     def forward(self, *stages) -> None:
         """Hand stages, now holding results, to the store phase (all compute threads have written their part)."""
