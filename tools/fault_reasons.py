@@ -19,6 +19,7 @@ DESCRIPTORS = "it belongs to fence.proxy.tensormap, which the simulator takes fo
 PASSED = "nobody has read the page that is passed over"
 FENCED = "whoever writes and whoever copies both fence; either one suffices, and hardware is given both"
 TAIL = "compute fences its shared memory before it hands on a stage, which comes between"
+ARRIVED = "it holds an arrival back until loads have come (decision 17), and the simulator's come at once"
 ORDERED = "what it is for is ordered already, by the loader's wait or by the op's own; or it bounds bytes in flight"
 STOPPED = "in a kernel that is being stopped, whose results are worthless; without it the CTA ends earlier"
 SETTLED = "compute or the storer has waited for every copy, unless the kernel was stopped"
@@ -49,7 +50,7 @@ REASONS = (
     Reason("equivalent", r"bar\.warp\.sync", "_retire|_store_range|_finish|release|forward", MEETS),
     Reason("equivalent", r"bar\.sync", "sync_compute_threads", MEETS),
     Reason("equivalent", r"fence\.proxy\.async", "fence_async", FENCED),
-    Reason("equivalent", r"fence\.proxy\.async", "fence_async_shared", TAIL),
+    Reason("equivalent", r"fence\.proxy\.async", "fence_async_shared", f"{TAIL}; or {ARRIVED}"),
     Reason("equivalent", r"mbarrier\.test_wait", "mbarrier_test", ASKED),
     Reason("equivalent", r"mbarrier\.try_wait", "mbarrier_settle", SETTLED),
     Reason("equivalent", r"mbarrier\.try_wait", "()", STOPPED),
