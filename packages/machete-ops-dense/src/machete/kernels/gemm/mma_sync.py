@@ -37,18 +37,19 @@ class MmaSyncGemm(OperandLoader, GemmOp):
             fragment.fill(0.0)
 
         for _ in cutlass.range(self.steps(self.K), unroll=1):
-            stage, read = ring.wait(), []
+            stage, last = ring.wait(), []
             for block in cutlass.range_constexpr(ROW_BYTES // PRODUCT_BYTES):
                 b = []
                 for n in cutlass.range_constexpr(0, warp_columns, 16):
                     b += self._b(stage.address + self.b_offset, first_column + n, block)
-                read += b[::4]
+                last = b[::4]
                 for m in cutlass.range_constexpr(warp_rows // 16):
                     a = self._a(stage.address, first_row + m * 16, block)
-                    read.append(a[0])
+                    last.append(a[0])
                     for n in cutlass.range_constexpr(warp_columns // 8):
                         multiply((self.a_dtype, self.b_dtype), fragments[m], n * 4, a, b[2 * n : 2 * n + 2])
-            ring.release(stage, after=read)
+            # Loads of the blocks before have been served by then. To wait for all takes more registers than there are.
+            ring.release(stage, after=last)
 
         row = tile_M * self.tile_size_M + first_row
         column = tile_N * self.tile_size_N + first_column

@@ -12,7 +12,7 @@ from machete.megakernel import ScheduledOp
 
 from .epilogue import store_row
 from .load import BLOCK_BYTES, PRODUCT_BYTES, LargeTiles
-from .op import MOST_SPLIT_COLUMNS, ROW_BYTES, choose_slices
+from .op import MOST_SPLIT_COLUMNS, ROW_BYTES, choose_slices, with_columns
 from .split_k import SlicedProduct, split
 
 CHUNK = 32  # columns that a thread takes at once
@@ -33,7 +33,7 @@ def lowered(op: ScheduledOp) -> ScheduledOp:
     slices = op.config.get("slices") or choose_slices(op)
     if slices > 1:
         # Sums of others need registers beside a thread's own.
-        op = replace(op, tile_sizes={**op.tile_sizes, "N": min(op.tile_sizes["N"], MOST_SPLIT_COLUMNS)})
+        op = with_columns(op, min(op.tile_sizes["N"], MOST_SPLIT_COLUMNS))
         return split(op, SplitTcgen05Gemm, slices)
     kind = Tcgen05Gemm.fused(op.op.fusion_types)
     op = replace(op, op=kind)

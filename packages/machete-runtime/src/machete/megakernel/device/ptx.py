@@ -19,21 +19,22 @@ from machete.megakernel.plan.shared import ALARM_STATUS, STATUS_BYTES, WARPS
 _ptx = cute.arch.inline_ptx
 
 
+def _inline(text: str, constraints: str, *operands: Numeric) -> Int32:
+    """PTX that names special registers, which `inline_ptx` takes for operands; `$0` is an Int32 result."""
+    return Int32(_asm(T.i32(), text, constraints, operands))
+
+
 def _inline_many(count: int, text: str, constraints: str, *operands: Numeric) -> tuple[Int32, ...]:
     """The same with several results, `$0`, `$1`, …"""
-    values = [operand.ir_value() for operand in operands]
-    kind = llvm.StructType.get_literal([T.i32()] * count)
-    options = {"has_side_effects": True, "is_align_stack": False, "asm_dialect": llvm.AsmDialect.AD_ATT}
-    results = llvm.inline_asm(kind, values, text, constraints, **options)
+    results = _asm(llvm.StructType.get_literal([T.i32()] * count), text, constraints, operands)
     return tuple(Int32(llvm.extractvalue(T.i32(), results, [index])) for index in range(count))
 
 
-def _inline(text: str, constraints: str, *operands: Numeric) -> Int32:
-    """PTX that names special registers, which `inline_ptx` takes for operands; `$0` is an Int32 result."""
+def _asm(result, text: str, constraints: str, operands: Sequence[Numeric]):
+    """One statement, whose result is of this type (None: it has none)."""
     values = [operand.ir_value() for operand in operands]
-    dialect = llvm.AsmDialect.AD_ATT
-    options = {"has_side_effects": True, "is_align_stack": False, "asm_dialect": dialect}
-    return Int32(llvm.inline_asm(T.i32(), values, text, constraints, **options))
+    options = {"has_side_effects": True, "is_align_stack": False, "asm_dialect": llvm.AsmDialect.AD_ATT}
+    return llvm.inline_asm(result, values, text, constraints, **options)
 
 
 def mbarrier_init(barrier, count) -> None:
@@ -69,6 +70,22 @@ _ALARM, _REPORT, _CTA, _PATIENCE, _GIVEN_UP = 0, 8, 16, 20, 24
 _ID, _WHERE, _EXPECTED, _REASON, _OP, _TILE, _SEEN = range(0, 28, 4)
 
 
+def _attempt(barrier: str, parity: str) -> str:
+    return f"mbarrier.try_wait.parity.shared::cta.b64 done, [{barrier}], {parity};"
+
+
+def _attempts(attempt: str, head: str) -> str:
+    """Try until it is `done`, or until the head of the alarm says to give up: then `$0` is 1."""
+    return f"""LAB_RETRY:
+{attempt}
+@done bra LAB_END;
+ld.volatile.shared.u32 word, [{head}+{_GIVEN_UP}];
+setp.eq.u32 done, word, 0;
+@done bra LAB_RETRY;
+mov.u32 $0, 1;
+LAB_END:"""
+
+
 def mbarrier_wait(barrier, parity, head, status, reason: int) -> Int32:
     """Wait until the phase of parity `parity` is complete (mbarrier.try_wait.parity, acquire at CTA scope).
 
@@ -76,7 +93,7 @@ def mbarrier_wait(barrier, parity, head, status, reason: int) -> Int32:
     inlined where accumulators live, so what it does beside trying is short and takes one register; and how long it
     loops depends on nothing that differs in a warp, so that the code around can use uniform registers.
     """
-    attempt = "mbarrier.try_wait.parity.shared::cta.b64 done, [$1], $2;"
+    attempt = _attempt("$1", "$2")
     begin = end = ""
     if reason:
         begin = (
@@ -90,14 +107,7 @@ mov.u32 $0, 0;
 {attempt}
 @done bra LAB_DONE;
 {begin}
-LAB_RETRY:
-{attempt}
-@done bra LAB_END;
-ld.volatile.shared.u32 word, [$3+{_GIVEN_UP}];
-setp.eq.u32 done, word, 0;
-@done bra LAB_RETRY;
-mov.u32 $0, 1;
-LAB_END:
+{_attempts(attempt, "$3")}
 {end}
 LAB_DONE:
 }}"""
@@ -112,7 +122,6 @@ def mbarrier_wait_timed(barrier, parity, head, status, reason: int, timing, long
     The first look is a test: an attempt may itself wait for a while, before the clock is read.
     """
     test = "mbarrier.test_wait.parity.shared::cta.b64 done, [$3], $4;"
-    attempt = "mbarrier.try_wait.parity.shared::cta.b64 done, [$3], $4;"
     text = f"""{{
 .reg .pred done, times;
 .reg .u32 word;
@@ -124,14 +133,7 @@ setp.ge.s32 times, $7, 0;
 mov.u32 $1, %clock;
 or.b32 $1, $1, 1;
 st.volatile.shared.v4.u32 [$6], {{$1, $3, $4, {reason}}};
-LAB_RETRY:
-{attempt}
-@done bra LAB_END;
-ld.volatile.shared.u32 word, [$5+{_GIVEN_UP}];
-setp.eq.u32 done, word, 0;
-@done bra LAB_RETRY;
-mov.u32 $0, 1;
-LAB_END:
+{_attempts(_attempt("$3", "$4"), "$5")}
 mov.u32 word, %clock;
 sub.u32 word, word, $1;
 @times min.u32 $2, word, {longest};
@@ -148,7 +150,7 @@ def mbarrier_arrive_after(barrier, words: Sequence[Numeric]) -> None:
     An arrival alone overtakes loads from shared memory that are on their way (seen on an H200). So it has a predicate
     that depends on them; it always holds, which only a launch knows: grids have one layer.
     """
-    places = range(2, 2 + len(words))
+    places = range(1, 1 + len(words))
     text = f"""{{
 .reg .b32 nothing, all;
 .reg .pred known;
@@ -158,10 +160,9 @@ mov.b32 all, 0;
 {" ".join(f"or.b32 all, all, ${place};" for place in places)}
 and.b32 all, all, nothing;
 setp.eq.u32 known, all, 0;
-@known mbarrier.arrive.shared::cta.b64 _, [$1];
-mov.u32 $0, 0;
+@known mbarrier.arrive.shared::cta.b64 _, [$0];
 }}"""
-    _inline(text, ",".join(["=r"] + ["r"] * (1 + len(words))), Int32(barrier), *words)
+    _asm(None, text, ",".join(["r"] * (1 + len(words))), [Int32(barrier), *words])
 
 
 def mbarrier_wait_surely(barrier, parity) -> None:
@@ -627,9 +628,9 @@ def shared_word(dtype, address):
     return cute.make_tensor(shared_pointer(dtype, address, size), cute.make_layout(1))[0]
 
 
-def volatile_shared_word(address) -> Int32:
-    """ld.volatile.shared.u32: loaded here, not sooner."""
-    return _inline("ld.volatile.shared.u32 $0, [$1];", "=r,r", Int32(address))
+def alarm_cta(head) -> Int32:
+    """The CTA's number in the head of the alarm (ld.volatile.shared.u32): loaded here, not sooner."""
+    return _inline(f"ld.volatile.shared.u32 $0, [$1+{_CTA}];", "=r,r", Int32(head))
 
 
 def store_shared_word(dtype, address, value) -> None:

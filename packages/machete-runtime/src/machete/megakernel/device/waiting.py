@@ -97,7 +97,7 @@ class Waits:
 
     def cta(self):
         """The number of the CTA, as shared memory has it: known once all that comes before in the code is done."""
-        return ptx.volatile_shared_word(self.head + 16)
+        return ptx.alarm_cta(self.head)
 
     @cute.jit
     def say(self, op, tile):
