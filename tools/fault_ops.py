@@ -9,8 +9,7 @@ from cutlass import Float32
 
 from machete.megakernel import Op, PipelineSpec
 
-CHUNK = 256  # elements from a chunk of a row to the next
-USED = CHUNK - 1  # of which so many are used: no multiple of 16 bytes
+CHUNK = 256  # elements from a chunk of a row to the next; all are used, or all but one: no multiple of 16 bytes
 ROW = 3 * CHUNK
 
 
@@ -34,31 +33,43 @@ class Mix(Op):
     def load(self, ring, tile_T, x):
         for chunk in cutlass.range(3, unroll=1):
             stage = ring.acquire()
-            ring.load_span(stage, x[tile_T, None], chunk * CHUNK, USED)
+            ring.load_span(stage, x[tile_T, None], chunk * CHUNK, used(tile_T, chunk))
             ring.commit(stage)
 
     @cute.jit
     def compute(self, ring, tile_T, s):
-        thread = cute.arch.thread_idx()[0]
-        layout = cute.make_layout(CHUNK)
         total = Float32(0.0)
-        for _ in cutlass.range_constexpr(2):
+        for chunk in cutlass.range_constexpr(2):
             stage = ring.wait()
-            values = stage.tensor(Float32, layout)
-            if thread < USED:
-                total = total + values[thread]
-                values[thread] = values[thread] + 1.0
+            total = total + self._increment(stage, used(tile_T, chunk))
             ring.forward(stage)
         stage = ring.wait()
-        if thread < USED:
-            s[tile_T, CHUNK + thread] = stage.tensor(Float32, layout)[thread] + total
+        self._add_up(stage, used(tile_T, 2), total, s[tile_T, None])
         ring.release(stage)
 
     @cute.jit
+    def _increment(self, stage, count):
+        """Add one to the thread's value in the stage; what it was."""
+        thread = cute.arch.thread_idx()[0]
+        values = stage.tensor(Float32, cute.make_layout(CHUNK))
+        value = Float32(0.0)
+        if thread < count:
+            value = values[thread]
+            values[thread] = value + 1.0
+        return value
+
+    @cute.jit
+    def _add_up(self, stage, count, total, row):
+        """The thread's value in the stage and the total of the others to a row of s."""
+        thread = cute.arch.thread_idx()[0]
+        if thread < count:
+            row[CHUNK + thread] = stage.tensor(Float32, cute.make_layout(CHUNK))[thread] + total
+
+    @cute.jit
     def store(self, ring, tile_T, y, m):
-        for number in cutlass.range(2, unroll=1):
+        for chunk in cutlass.range(2, unroll=1):
             stage = ring.wait()
-            ring.store_span(stage, y[tile_T, None], number * CHUNK, USED)
+            ring.store_span(stage, y[tile_T, None], chunk * CHUNK, used(tile_T, chunk))
             ring.release(stage)
         m[tile_T, cute.arch.thread_idx()[0] % 32] = Float32(tile_T)
 
@@ -67,3 +78,14 @@ class MixPairs(Mix):
     """The same in stages of two pages."""
 
     pipeline = PipelineSpec.streaming(input_stages=3, output_stages=2, stage_pages=2, page_bytes=4 * CHUNK)
+
+
+class MixLarge(Mix):
+    """The same in pages for which the tensor cores' operands leave room."""
+
+    pipeline = PipelineSpec.streaming(input_stages=12, output_stages=2, stage_pages=1, page_bytes=16 * 1024)
+
+
+def used(tile, chunk):
+    """Elements of a chunk that are used."""
+    return CHUNK - (tile + chunk) % 2

@@ -15,17 +15,16 @@ from pathlib import Path
 from machete.sim.faults import Verdict
 
 MEETS = "the warp meets again between the two accesses, in ring, barrier or signal; each meeting by itself would do"
-COPIED = "no lane but the elected one has put anything into the stage: copies alone fill it"
 DESCRIPTORS = "it belongs to fence.proxy.tensormap, which the simulator takes for nothing and hardware does not"
 PASSED = "nobody has read the page that is passed over"
 FENCED = "whoever writes and whoever copies both fence; either one suffices, and hardware is given both"
 TAIL = "compute fences its shared memory before it hands on a stage, which comes between"
+ARRIVED = "it holds an arrival back until loads have come (decision 17), and the simulator's come at once"
 ORDERED = "what it is for is ordered already, by the loader's wait or by the op's own; or it bounds bytes in flight"
 STOPPED = "in a kernel that is being stopped, whose results are worthless; without it the CTA ends earlier"
 SETTLED = "compute or the storer has waited for every copy, unless the kernel was stopped"
 ASKED = "the storer asks whether to free pages early; compute does not need all of the ring at once here"
-AGAIN = "the op has waited for its dependencies itself, so the last look succeeds at once"
-BOTH = "nobody waits for parts of this kind of op and, in the same launch, for all of it"
+AHEAD = "what it waits for has come before, in all orders of these launches"
 BUSY = "the storer frees its first page as soon as it is idle, which it always is before it has two"
 
 
@@ -43,24 +42,22 @@ WAIT = "launch"  # what the DSL says of waits that are written as inline PTX, an
 REASONS = (
     # Stand-alone kernels.
     Reason("equivalent", r"fence\.mbarrier_init", "", "the next barrier.cluster publishes it too"),
+    Reason("equivalent", r"tcgen05\.wait::ld", "tensor_load", "the next load of the same sums waits for this one, too"),
     Reason("equivalent", r"tcgen05\.relinquish_alloc_permit", "", "others allocate later, when this CTA has ended"),
     # The persistent kernel.
     Reason("equivalent", r"bar\.warp\.sync", "_acquire_descriptors", DESCRIPTORS),
-    Reason("equivalent", r"bar\.warp\.sync", "commit", COPIED),
     Reason("equivalent", r"bar\.warp\.sync", "align", PASSED),
     Reason("equivalent", r"bar\.warp\.sync", "_retire|_store_range|_finish|release|forward", MEETS),
     Reason("equivalent", r"bar\.sync", "sync_compute_threads", MEETS),
     Reason("equivalent", r"fence\.proxy\.async", "fence_async", FENCED),
-    Reason("equivalent", r"fence\.proxy\.async", "fence_async_shared", TAIL),
+    Reason("equivalent", r"fence\.proxy\.async", "fence_async_shared", f"{TAIL}; or {ARRIVED}"),
     Reason("equivalent", r"mbarrier\.test_wait", "mbarrier_test", ASKED),
     Reason("equivalent", r"mbarrier\.try_wait", "mbarrier_settle", SETTLED),
     Reason("equivalent", r"mbarrier\.try_wait", "()", STOPPED),
     Reason("equivalent", r"mbarrier\.try_wait", WAIT, ORDERED),
     Reason("equivalent", r"red\.release.* -> red\.relaxed", "counter_signal", ORDERED),
     Reason("equivalent", r"wgmma\.fence", "", "nothing touches the registers between the two products"),
-    Reason("not reached", r"mbarrier\.try_wait", "()", STOPPED),
-    Reason("not reached", r"mbarrier\.try_wait", WAIT, AGAIN),
-    Reason("not reached", r"red\.release", "counter_signal", BOTH),
+    Reason("not reached", r"mbarrier\.try_wait", WAIT, AHEAD),
     Reason(
         "not reached", r"cp\.async\.bulk\.wait_group|mbarrier\.arrive", "bulk_wait_read|mbarrier_arrive(_many)?", BUSY
     ),

@@ -235,12 +235,16 @@ def _mega_stream(arch: str) -> Recorded:
             ops += op.schedule(x=order.choice((x, constant)), y=y, s=s, m=m)
             if number % 3 == 1:  # sums of rows, and of everything
                 ops += RowSum.schedule(x=order.choice((y, m)), s=other[:, fault_ops.CHUNK], tile_m=2)
-                ops += RowSum.schedule(x=order.choice((y, s, other)).view(1, -1), s=x[:1, 0], tile_m=2)
+                ops += RowSum.schedule(x=order.choice((y, s, other)).view(2, -1), s=x[:2, fault_ops.CHUNK], tile_m=2)
+        x, y, s, m, other = buffers  # one waits for some rows of a sum, one for all of them
+        ops += RowSum.schedule(x=constant, s=x[:, fault_ops.CHUNK], tile_m=2)
+        ops += fault_ops.Mix.schedule(x=x, y=y, s=s, m=m)
+        ops += RowSum.schedule(x=x.view(2, -1), s=other[:2, fault_ops.CHUNK], tile_m=2)
         return ops
 
     torch.manual_seed(0)
     order = random.Random(0)
-    return _megakernel([(graph(5, 9, order), 3), (graph(3, 9, order), 2), (graph(6, 5, order), 1)], arch)
+    return _megakernel([(graph(5, 9, order), 3), (graph(3, 9, order), 2), (graph(5, 5, order), 1)], arch)
 
 
 def _mega_gemm(arch: str) -> Recorded:
@@ -258,15 +262,30 @@ def _mega_gemm(arch: str) -> Recorded:
             ops += GemmOp.schedule(a=a[:, :depth], b=b[:, :depth], c=c, epilogue=epilogue, tile_n=256, slices=1)
             if number % 2:
                 ops += Accumulate.schedule(x=other.view(-1)[: 8 * size], y=residual.view(-1)[: 8 * size])
+        a, b, c, other, _ = buffers  # one waits for some tiles of a sum, one for all of them
+        ops += Accumulate.schedule(x=constant.view(-1)[:1000], y=b.view(-1)[:1000])
+        ops += Accumulate.schedule(x=b.view(-1)[128:640], y=other.view(-1)[:512])
+        ops += GemmOp.schedule(a=a, b=b, c=c, epilogue=[ResidualAdd(constant)], tile_n=256, slices=1)
         return ops
 
     def apart(length: int) -> list[ScheduledOp]:
         """Ops that nobody waits for: one follows upon the other."""
-        a, b, *others = (_random(136, 136, dtype=torch.bfloat16) / 16 for _ in range(2 + 2 * length))
+        a, b, *others = (_random(136, 136, dtype=torch.bfloat16) / 16 for _ in range(2 + 4 * length))
         ops: list[ScheduledOp] = []
-        for c, y in zip(others[::2], others[1::2], strict=True):
-            ops += GemmOp.schedule(a=a, b=b, c=c, epilogue=[ResidualAdd(a)], tile_n=256, slices=1)
+        for number in range(0, len(others), 4):
+            y, *results = others[number : number + 4]
+            for c in results:
+                ops += GemmOp.schedule(a=a, b=b, c=c, epilogue=[ResidualAdd(a)], tile_n=256, slices=1)
             ops += Accumulate.schedule(x=b.view(-1)[:1000], y=y.view(-1)[:1000])
+        return ops
+
+    def tall(length: int) -> list[ScheduledOp]:
+        """Many tiles of one step for an instruction: results come as fast as they can."""
+        a, b, *results = (_random(rows, 136, dtype=torch.bfloat16) / 16 for rows in (1000, 136, *[1000] * length))
+        ops: list[ScheduledOp] = []
+        for c in results:
+            ops += GemmOp.schedule(a=a[:, :64], b=b[:, :64], c=c, epilogue=[ResidualAdd(a)], tile_n=256, slices=1)
+        ops += Accumulate.schedule(x=b.view(-1)[:1000], y=a.view(-1)[:1000])
         return ops
 
     torch.manual_seed(0)
@@ -274,6 +293,7 @@ def _mega_gemm(arch: str) -> Recorded:
     graphs = [(graph(200, 8, order), 2), (graph(136, 6, order), 1), (graph(136, 4, order), 3)]
     graphs.append((graph(296, 2, order), 1))  # several tiles of c for an instruction
     graphs.append((apart(3), 1))
+    graphs.append((tall(3), 1))
     return _megakernel(graphs, arch)
 
 
@@ -289,6 +309,14 @@ def _mega_decode(arch: str) -> Recorded:
             prologue = RmsNormOnLoad(other[order.choice((4, 9))])
             ops += GemmOp.schedule(a=other[:2], b=one, c=third[2:4, :128], prologue=prologue)
             ops += RMSNormOp.schedule(x=third[2:4], weight=one[0], y=one[4:6])
+        # One waits for some columns of a product, one for all of them; and for rows of a norm.
+        one, other, third = matrices
+        ops += GemmOp.schedule(a=other[:2], b=one, c=third[2:4, :128], prologue=RmsNormOnLoad(other[4]))
+        ops += RMSNormOp.schedule(x=other[2:4], weight=other[0], y=one[40:42])
+        ops += RMSNormOp.schedule(x=third[2:4], weight=other[0], y=other[60:62])
+        ops += RMSNormOp.schedule(x=one[:8], weight=other[0], y=third[8:16])
+        ops += RMSNormOp.schedule(x=third[12:16], weight=other[0], y=other[70:74])
+        ops += GemmOp.schedule(a=third[8:16], b=other, c=one[8:16, :128], prologue=RmsNormOnLoad(other[4]))
         return ops
 
     def apart(length: int) -> list[ScheduledOp]:
@@ -308,6 +336,65 @@ def _mega_decode(arch: str) -> Recorded:
     return _megakernel(graphs, arch)
 
 
+def _mega_tcgen05(arch: str) -> Recorded:
+    """Products in tensor memory between ops on rows through the same ring, and sums in place, of each other's results.
+
+    Rows of a matrix are those of `fault_ops`, of whose memory the products use the beginning.
+    """
+    width, some = 136, 5
+
+    def matrix(rows: int) -> torch.Tensor:
+        return _random(rows, 2 * fault_ops.ROW, dtype=torch.bfloat16) / 16
+
+    def mix(*tensors: torch.Tensor) -> list[ScheduledOp]:
+        x, y, s, m = (tensor.view(torch.float32) for tensor in tensors)
+        return fault_ops.MixLarge.schedule(x=x, y=y, s=s, m=m)
+
+    def multiply(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, depth: int = width) -> list[ScheduledOp]:
+        return GemmOp.schedule(a=a[:, :depth], b=b[:width, :depth], c=c[:, :width], tile_n=128, slices=1)
+
+    def accumulate(x: torch.Tensor, y: torch.Tensor, count: int = 1000) -> list[ScheduledOp]:
+        return Accumulate.schedule(x=x.view(-1)[:count], y=y.view(-1)[:count])
+
+    def graph(rows: int, length: int, order: random.Random) -> list[ScheduledOp]:
+        constant, *buffers = (matrix(rows) for _ in range(6))
+        ops: list[ScheduledOp] = []
+        for number in range(length):
+            a, b, c, y, other = order.sample(buffers, 5)
+            if order.random() < 0.3:
+                a = b = constant  # nothing waits but for the memory of the result
+            ops += multiply(a, b, c, (width, 64)[number % 2])  # with some steps, and with one
+            if number % 2:
+                ops += mix(order.choice((c, constant))[:some], y[:some], other[-some:], b[:some])
+            if number % 3 == 1:
+                ops += accumulate(c, other)
+        a, b, c, y, other = buffers  # one waits for some tiles of a result, one for all of them
+        ops += accumulate(constant, b, 256)
+        ops += accumulate(b.view(-1)[128:], other, 128)
+        ops += multiply(a, b, c)
+        ops += mix(c[:some], y[:some], other[:some], a[:some])
+        ops += mix(y[1:2], other[8:9], other[9:10], other[10:11])
+        ops += multiply(y, constant, b)
+        return ops
+
+    def apart(length: int) -> list[ScheduledOp]:
+        """Ops that nobody waits for: the loader comes around the ring before compute."""
+        rows = 200
+        a, *others = (matrix(rows) for _ in range(1 + 2 * length))
+        ops: list[ScheduledOp] = []
+        for c, y in zip(others[::2], others[1::2], strict=True):
+            ops += multiply(a, a, c)
+            for first in range(0, 9 * some, 3 * some):
+                ops += mix(a[:some], *(y[first + number * some :][:some] for number in range(3)))
+            ops += accumulate(a, y[100:])
+        return ops
+
+    torch.manual_seed(0)
+    order = random.Random(0)
+    graphs = [(graph(200, 6, order), 2), (graph(296, 6, order), 1), (graph(136, 4, order), 3), (apart(3), 1)]
+    return _megakernel(graphs, arch)
+
+
 CASES = {
     case.name: case
     for case in (
@@ -321,6 +408,7 @@ CASES = {
         Case("mega_stream", ("sm_100a",), _mega_stream),
         Case("mega_gemm", ("sm_90a",), _mega_gemm),
         Case("mega_decode", ("sm_120a",), _mega_decode),
+        Case("mega_tcgen05", ("sm_100a",), _mega_tcgen05),
     )
 }
 

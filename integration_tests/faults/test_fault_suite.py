@@ -31,8 +31,9 @@ def test_every_fault_of_a_small_kernel_is_named(name: str, arch: str) -> None:
     assert len(verdicts) >= 3
 
 
-def test_some_faults_of_a_megakernel_are_named() -> None:
-    verdicts = judge(CASES["mega_stream"], "sm_100a", every=12)
+@pytest.mark.parametrize(("name", "arch", "every"), [("mega_stream", "sm_100a", 12), ("mega_tcgen05", "sm_100a", 25)])
+def test_some_faults_of_a_megakernel_are_named(name: str, arch: str, every: int) -> None:
+    verdicts = judge(CASES[name], arch, every)
     others = [verdict for verdict in verdicts if verdict.outcome != "named"]
     assert len(others) <= len(verdicts) // 4
     assert [verdict.mutant.instruction for verdict in others if reason(verdict) is None] == []

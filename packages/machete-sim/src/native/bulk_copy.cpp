@@ -519,26 +519,39 @@ int bulk_commit(RegView& r, const Inst&, uint32_t mask) {
     return kNext;
 }
 
-int bulk_wait(RegView& r, const Inst& i, uint32_t mask) {  // imm = groups that may stay pending; mod 1: .read
-    Warp& w = warp_of(r);
-    const auto keep = static_cast<uint64_t>(i.imm);
+// Whether a wait of some lanes that lets `keep` groups of each stay pending is for this copy.
+bool awaits(const Warp& w, uint32_t mask, uint64_t keep, const Copy& c) {
+    if (c.kind != CopyKind::store || c.warp != &w || !(mask >> c.lane & 1)) return false;
+    return c.group + keep < c.warp->lane_copies(c.lane).bulk_committed;
+}
+
+// The lanes go on: all that they wait for is complete, or completes now.
+void end_bulk_wait(Warp& w, uint32_t mask, uint64_t keep, bool read_only) {
     for (uint32_t l = 0; l < kLanes; ++l) {
         if (!(mask >> l & 1)) continue;
         const LaneCopies& state = w.lane_copies(l);
         const uint64_t committed = state.bulk_committed;
         const uint64_t awaited = std::min<uint64_t>(committed > keep ? committed - keep : 0, state.bulk_time.size());
-        if (awaited) w.machine->not_before(state.bulk_time[awaited - 1] - ((i.mod & 1) ? kCopyLatency : 0));
-        w.machine->finish_copies(
-            [&](const Copy& c) {
-                return c.kind == CopyKind::store && c.warp == &w && c.lane == l && c.group + keep < committed;
-            },
-            i.mod & 1);
+        if (awaited) w.machine->not_before(state.bulk_time[awaited - 1] - (read_only ? kCopyLatency : 0));
+        w.machine->finish_copies([&](const Copy& c) { return awaits(w, 1u << l, keep, c); }, read_only);
         if (w.clock && committed > keep) {
-            const LaneCopies& state = w.lane_copies(l);
             w.machine->checker->complete(w, 1u << l, state.reads, committed - keep);
-            if (!(i.mod & 1)) w.machine->checker->complete(w, 1u << l, state.writes, committed - keep);
+            if (!read_only) w.machine->checker->complete(w, 1u << l, state.writes, committed - keep);
         }
     }
+}
+
+int bulk_wait(RegView& r, const Inst& i, uint32_t mask) {  // imm = groups that may stay pending; mod 1: .read
+    Warp& w = warp_of(r);
+    const auto keep = static_cast<uint64_t>(i.imm);
+    const bool read_only = i.mod & 1;
+    const auto awaited = [&w, mask, keep](const Copy& c) { return awaits(w, mask, keep, c); };
+    if (w.machine->has_copies(awaited, read_only) && w.machine->copies_are_late()) {
+        const auto go_on = [&w, mask, keep, read_only] { end_bulk_wait(w, mask, keep, read_only); };
+        w.machine->suspend_for_copies({&w, awaited, read_only, go_on});
+        return kSuspend;
+    }
+    end_bulk_wait(w, mask, keep, read_only);
     return kNext;
 }
 

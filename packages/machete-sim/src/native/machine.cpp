@@ -431,8 +431,32 @@ void Machine::complete(size_t index) {
     now = before;
 }
 
-// Lets one asynchronous operation of those in flight happen. False if there is none.
+// Lets one asynchronous operation of those in flight happen, and who waited for it go on. False if there is none.
 bool Machine::complete_one() {
+    if (!complete_any()) return false;
+    for (size_t i = 0; i < copy_waiters_.size();) {
+        if (has_copies(copy_waiters_[i].awaited, copy_waiters_[i].read_only)) {
+            ++i;
+            continue;
+        }
+        const CopyWaiter waiter = std::move(copy_waiters_[i]);
+        copy_waiters_.erase(copy_waiters_.begin() + static_cast<std::ptrdiff_t>(i));
+        const uint64_t before = now;
+        now = waiter.warp->time;
+        waiter.go_on();
+        waiter.warp->time = now;
+        now = before;
+        wake(*waiter.warp);
+    }
+    return true;
+}
+
+void Machine::suspend_for_copies(CopyWaiter waiter) {
+    waiter.warp->wait = Wait::copies;
+    copy_waiters_.push_back(std::move(waiter));
+}
+
+bool Machine::complete_any() {
     if (!in_flight()) return false;
     const uint32_t index = random.below(static_cast<uint32_t>(copies_.size() + tensor_busy_.size()));
     if (index >= copies_.size()) {
@@ -460,6 +484,11 @@ bool Machine::complete_one() {
     }
     complete(index);
     return true;
+}
+
+bool Machine::has_copies(const std::function<bool(const Copy&)>& which, bool read_only) const {
+    return std::any_of(copies_.begin(), copies_.end(),
+                       [&](const auto& copy) { return which(*copy) && !(read_only && copy->read); });
 }
 
 void Machine::finish_copies(const std::function<bool(const Copy&)>& which, bool read_only) {
@@ -581,6 +610,7 @@ LocatedFault::Waiting describe(const Warp& warp) {
         case Wait::tensor_memory:
             entry.what = format("waits for %u columns of tensor memory to be free", warp.wait_detail);
             break;
+        case Wait::copies: entry.what = "waits for its copies"; break;
         case Wait::warpgroup: entry.what = "waits for the other warps of its warpgroup at a wgmma instruction"; break;
         default:
             if (warp.poll_pc == ~0u || warp.poll_effects != warp.effects) break;

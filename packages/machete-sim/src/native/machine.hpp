@@ -164,7 +164,7 @@ struct Group {  // lanes of a warp that are at the same instruction
     bool deferred = false;  // polled; others of the warp go first
 };
 
-enum class Wait : uint8_t { none, named_barrier, mbarrier, cluster, warpgroup, tensor_memory, exited };
+enum class Wait : uint8_t { none, named_barrier, mbarrier, cluster, warpgroup, tensor_memory, copies, exited };
 
 struct LaneCopies {                // groups of one thread
     uint64_t bulk_committed = 0;   // bulk groups so far
@@ -279,6 +279,14 @@ struct Cluster {
 
 // ---- the machine ---------------------------------------------------------------------
 
+// A warp that waits for copies of its own. `go_on`: what happens to it when none of those `awaited` is left.
+struct CopyWaiter {
+    Warp* warp;
+    std::function<bool(const Copy&)> awaited;
+    bool read_only;  // only their reads are awaited
+    std::function<void()> go_on;
+};
+
 class Machine {
 public:
     Machine(const Program& program, const Launch& launch);
@@ -316,6 +324,10 @@ public:
     void issue(std::unique_ptr<Copy> copy);
     void issue_tensor(Warp& warp, std::unique_ptr<TensorOperation> operation);
     void finish_copies(const std::function<bool(const Copy&)>& which, bool read_only);
+    bool has_copies(const std::function<bool(const Copy&)>& which, bool read_only) const;
+    // Whether a warp that waits for copies is kept waiting until they complete by themselves: else they do at once.
+    bool copies_are_late() { return random.below(256) >= copy_rate_; }
+    void suspend_for_copies(CopyWaiter waiter);
     const std::vector<std::unique_ptr<Copy>>& copies() const { return copies_; }
     void named_barrier_check_exit(Cta& cta);
     bool cancel_cluster(std::array<uint32_t, 3>& first);  // %ctaid of its first CTA, if one was not launched yet
@@ -332,6 +344,7 @@ private:
     void exit_lanes(Warp& warp, uint32_t mask);
     bool in_flight() const { return !copies_.empty() || !tensor_busy_.empty(); }
     bool complete_one();
+    bool complete_any();
     void complete_tensor(Cta& cta);
     void tensor_check_exit(Cta& cta);
     void complete(size_t index);
@@ -345,6 +358,7 @@ private:
     uint64_t next_cluster_ = 0, total_clusters_ = 0;
     uint32_t ctas_per_cluster_ = 1, warps_per_cta_ = 0, slots_ = 0;
     uint32_t copy_rate_ = 64;  // chance in 256 that a copy completes after a quantum
+    std::vector<CopyWaiter> copy_waiters_;
     std::vector<std::unique_ptr<Cta>> ctas_;
     std::vector<std::unique_ptr<Cta>> free_ctas_;
     std::vector<std::unique_ptr<Cluster>> clusters_;

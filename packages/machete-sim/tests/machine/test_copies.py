@@ -93,6 +93,26 @@ def test_groups_complete_in_order_of_the_wait(launch: Launch) -> None:
             launch(ONE + body.replace("REUSED", "tile+16"), [aligned(64)], seed=4, check=check)
 
 
+def test_others_may_overtake_who_waits_for_a_store(launch: Launch) -> None:
+    """A warp that waits for its group stays until the copy has happened, while another counts."""
+    body = f"""
+        {ONE} setp.eq.u32 %p2, %r0, 32; mov.u32 %r1, 0; @%p2 bra COUNT; @%p0 ret;
+        BEGIN: add.u32 %r1, %r1, 1; setp.lt.u32 %p1, %r1, 3000; @%p1 bra BEGIN;
+        st.shared.v4.u32 [tile], {{%r0, %r0, %r0, %r0}}; {FENCE}
+        cp.async.bulk.global.shared::cta.bulk_group [%a0], [tile], 16; cp.async.bulk.commit_group;
+        cp.async.bulk.wait_group.read 0; st.relaxed.gpu.global.u32 [%a0+16], 1; ret;
+        COUNT: add.u32 %r1, %r1, 1; setp.lt.u32 %p1, %r1, 9000; @%p1 bra COUNT;
+        ld.relaxed.gpu.global.u32 %r2, [%a0+16]; st.global.u32 [%a0+32], %r2;
+    """
+    first = []
+    for seed in (1, 4):  # copies that complete soon, and as late as possible
+        memory = aligned(16)
+        launch(body, [memory], threads=64, seed=seed)
+        assert memory[4] == 1
+        first.append(memory[8])
+    assert first == [1, 0]
+
+
 def test_reading_before_the_copy_lands(launch: Launch) -> None:
     x = pattern(256)
     with pytest.raises(Uninitialised, match="copy into it is in flight"):

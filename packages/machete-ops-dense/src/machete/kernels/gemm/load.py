@@ -97,8 +97,9 @@ class OperandLoader:
     @cute.jit
     def _fill_up(self, ring, steps):
         """The stages that a tile takes beyond its steps."""
-        for _ in cutlass.range(steps, self.kept_stages, unroll=1):
-            ring.commit(ring.acquire())
+        if cutlass.const_expr(self.kept_stages > 0):
+            for _ in cutlass.range(steps, self.kept_stages, unroll=1):
+                ring.commit(ring.acquire())
 
 
 class LargeTiles(OperandLoader, GemmOp, abstract=True):

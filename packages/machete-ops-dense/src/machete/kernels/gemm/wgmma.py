@@ -227,8 +227,7 @@ class WgmmaTmaStoreGemm(WgmmaGemm):
             address, chunk = self._place(stages, begin, own_column)
             place = (tile_B, row, column + begin)
             stage_fragment(c, address, own_row, chunk, *place, tCrC, begin // 8, count // 8, epilogue)
-        for stage in stages:
-            ring.forward(stage)
+        ring.forward(*stages)
 
     def _place(self, stages, begin: int, own_column):
         """Where the warpgroup's columns from `begin` on go: address of the box, and the 16-byte chunk in its rows."""

@@ -6,7 +6,7 @@ record, extents, tile indices, scalars, descriptors. Extents, strides and addres
 op's kind is a Python constant in the traced code.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import cutlass.cute as cute
@@ -93,10 +93,17 @@ class Dependencies:
     clear: Any  # Int32 shared address of the slot's barrier
     parity: Any
     waits: Waits
+    blocks: list[Any] = field(default_factory=list)  # of the traced code, in which somebody waits
 
     def wait(self) -> None:
         """Wait until everything that this instruction depends on has been written."""
         self.waits.until("dependency", self.clear, self.parity)
+        self.blocks.append(ptx.traced_block())
+
+    def wait_at_last(self) -> None:
+        """Wait, unless whoever comes here has waited: surely so if the op did in the block that is traced now."""
+        if ptx.traced_block() not in self.blocks:
+            self.wait()
 
     def await_words(self, address) -> None:
         """One lane: wait until none of the four 32-bit words at `address` (Int64, 16-byte aligned) is zero.

@@ -117,6 +117,10 @@ class PersistentKernel:
     def _slot_users(self) -> int:
         return COMPUTE_WARPS + 1 + int(self.loads) + int(self.stores) + int(self.multiplies)
 
+    def _has_descriptors(self, phase: str) -> bool:
+        """Whether some op's phase copies by descriptor."""
+        return any(kind.descriptors.keys() & set(kind.declaration.named_by(phase)) for kind in self.kinds)
+
     def _in_flight(self, kind: Kind) -> tuple[int, int, int] | None:
         """How many pages of this kind may be on their way (`LoadRing.in_flight`); None for as many as there are."""
         if not kind.op.throttled:
@@ -130,33 +134,33 @@ class PersistentKernel:
     def _controller(self, base, begin, end, rows, waits, records, tickets, trace):
         self._start("controller", base, trace)
         position = ptx.registers(Int32, 0, 0)
-        if const_expr(self.layout.one_queue):
-            # What this SM takes out of the queue is finished by this SM, so it takes a row when it has room for it.
-            self._await_slot(base, position)
-            index = self._ticket(tickets)
-            while index < end and self.waits.given_up[0] == 0:
-                self._publish(base, position, rows, waits, records, index)
-                self._await_slot(base, position)
-                index = self._ticket(tickets)
-        else:
-            index = begin
-            while index < end and self.waits.given_up[0] == 0:
-                self._await_slot(base, position)
-                if self.waits.given_up[0] == 0:
+        index = begin
+        ended = Int32(0)
+        while ended < 2:
+            # The slot is free: that of an instruction or, at last, that of the end.
+            free = self._at(base, self.layout.slot_free_offset, position[0])
+            self.waits.until("slot", free, position[1] ^ 1)
+            if ended == 1:
+                ended = Int32(2)
+            else:
+                if const_expr(self.layout.one_queue):
+                    # What this SM takes out of the queue it also finishes, so it takes a row when it has room for it.
+                    index = self._ticket(tickets)
+                if index < end and self.waits.given_up[0] == 0:
                     self._publish(base, position, rows, waits, records, index)
-                index = index + 1
-            self._await_slot(base, position)
-        # Every role stops at this row, and leaves its slot as the last thing that it does.
+                    index = index + 1
+                else:
+                    self._publish_end(base, position)
+                    ended = Int32(1)
+
+    @cute.jit
+    def _publish_end(self, base, position):
+        """The row at which every role stops; each leaves its slot as the last thing that it does."""
         slot = position[0]
         if ptx.lane_index() == 0:
             ptx.store_shared_word(Int32, self._slot(base, slot), Int32(END))
             ptx.mbarrier_arrive(self._at(base, self.layout.slot_full_offset, slot))
-        self.waits.until("slot", self._at(base, self.layout.slot_free_offset, slot), position[1])
-
-    @cute.jit
-    def _await_slot(self, base, position):
-        free = self._at(base, self.layout.slot_free_offset, position[0])
-        self.waits.until("slot", free, position[1] ^ 1)
+        position[1] = position[1] ^ 1  # the slot is the next one, too
 
     @cute.jit
     def _ticket(self, tickets):
@@ -449,7 +453,7 @@ class PersistentKernel:
             available["accumulators"] = ComputeAccumulators(self.layout, base, sums, self.waits)
         self._run_tiles(k, "compute", base, slot, instruction, available)
         if const_expr("dependencies" in kind.declaration.phases["compute"]):
-            dependencies.wait()  # what this instruction signals vouches for what it depends on
+            dependencies.wait_at_last()  # what this instruction signals vouches for what it depends on
         if instruction.signal >= 0:
             self._signal_compute(kind, instruction, counters)
 
@@ -620,11 +624,13 @@ class PersistentKernel:
                 self._watcher(base, waits, dependency_counters, trace)
             if const_expr(self.loads):
                 if warp == LOADER:
-                    self._acquire_descriptors(descriptors, num_descriptors)
+                    if const_expr(self._has_descriptors("load")):
+                        self._acquire_descriptors(descriptors, num_descriptors)
                     self._loader(base, trace)
             if const_expr(self.stores):
                 if warp == STORER:
-                    self._acquire_descriptors(descriptors, num_descriptors)
+                    if const_expr(self._has_descriptors("store")):
+                        self._acquire_descriptors(descriptors, num_descriptors)
                     self._storer(base, dependency_counters, trace)
             if const_expr(self.multiplies):
                 if warp == MULTIPLIER:

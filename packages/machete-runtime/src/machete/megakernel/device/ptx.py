@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, Numeric, Uint32
+from cutlass._mlir import ir
 from cutlass._mlir.dialects import llvm
 from cutlass.cutlass_dsl import T
 
@@ -598,6 +599,11 @@ def tensor_load(address, count: int):
         write_only_types=[cutlass.Float32] * count,
         read_only_args=[address],
     )
+
+
+def traced_block() -> ir.Block:
+    """Where code is being traced: what is traced into one block runs together, or not at all."""
+    return ir.InsertionPoint.current.block
 
 
 def mark(text: str, *values) -> None:

@@ -206,10 +206,12 @@ class LoadRing(_Ring):
             with cute.arch.elect_one():
                 ptx.mbarrier_expect(stage.full, bulk)
                 ptx.bulk_load(target, source, bulk, stage.full)
-        if lane * itemsize < nbytes - bulk:
-            element = ptx.global_word(tensor.element_type, source + Int64(bulk + lane * itemsize))
-            ptx.store_shared_word(tensor.element_type, target + (bulk + lane * itemsize), element)
-            ptx.fence_async_shared()  # the next copy into this page overwrites it through another proxy
+        if nbytes > bulk:
+            if lane * itemsize < nbytes - bulk:
+                element = ptx.global_word(tensor.element_type, source + Int64(bulk + lane * itemsize))
+                ptx.store_shared_word(tensor.element_type, target + (bulk + lane * itemsize), element)
+                ptx.fence_async_shared()  # the next copy into this page overwrites it through another proxy
+            cute.arch.sync_warp()  # one lane commits the stage for all
 
     @cute.jit
     def load_bytes(self, stage, source, nbytes, offset):
@@ -230,7 +232,6 @@ class LoadRing(_Ring):
     @cute.jit
     def commit(self, stage):
         """No more copies into this stage: it is full when those issued have landed."""
-        cute.arch.sync_warp()
         if self._goes_on():
             with cute.arch.elect_one():
                 ptx.mbarrier_arrive(stage.full)
@@ -308,13 +309,18 @@ class ComputeRing(_Ring):
                 else:
                     ptx.mbarrier_arrive(empty)
 
-    @cute.jit
-    def forward(self, stage):
-        """Hand the stage, now holding results, to the store phase (all compute threads have written their part)."""
-        slot = self.outputs[0]
-        self._wait("output", self.layout.out_empty_offset, slot, self.outputs[1] ^ 1)
+    def forward(self, *stages) -> None:
+        """Hand stages, now holding results, to the store phase (all compute threads have written their part)."""
         ptx.fence_async_shared()
         cute.arch.sync_warp()
+        for stage in stages:
+            self._hand_over(stage)
+
+    @cute.jit
+    def _hand_over(self, stage):
+        """The lanes have met since they wrote to the stage."""
+        slot = self.outputs[0]
+        self._wait("output", self.layout.out_empty_offset, slot, self.outputs[1] ^ 1)
         if ptx.lane_index() == 0:
             # Every warp writes the same number, so that each warp's arrival carries it.
             ptx.store_shared_word(Int32, self.base + (slot * 4 + self.layout.out_page_offset), stage.page)
@@ -411,7 +417,7 @@ class StoreRing(_Ring):
         if ready == 0 and self.state[3] > 0:
             if ptx.lane_index() == 0:
                 ptx.bulk_wait_read(0)
-            while self.state[3] > 0:
+            for _ in cutlass.range(self.state[3], unroll=1):
                 self._free_oldest()
 
     @cute.jit
@@ -473,5 +479,5 @@ class StoreRing(_Ring):
         """Every store of this instruction is complete and visible, and every stage is freed."""
         if ptx.lane_index() == 0:
             ptx.bulk_wait(0)
-        while self.state[3] > 0:
+        for _ in cutlass.range(self.state[3], unroll=1):
             self._free_oldest()

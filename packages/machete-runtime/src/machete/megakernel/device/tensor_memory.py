@@ -71,7 +71,7 @@ class MultiplyAccumulators(_Accumulators):
         with cute.arch.elect_one():
             ptx.tensor_commit(ended)
         ptx.mbarrier_wait_surely(ended, Int32(0))
-        ptx.tensor_fence_after()
+        # No tcgen05.fence: it orders asynchronous operations, and dealloc is none.
         ptx.tensor_free(ptx.shared_word(Int32, self.base + self.layout.tensor_address_offset), TENSOR_COLUMNS)
 
 
@@ -105,9 +105,7 @@ class ComputeAccumulators(_Accumulators):
 
     @cute.jit
     def finish(self):
-        """At the end: this warp has read all that it will read."""
-        ptx.tensor_fence_before()
-        cute.arch.sync_warp()
+        """At the end: this warp has read all that it will read, and has met since, when it released that."""
         if ptx.lane_index() == 0:
             ptx.mbarrier_arrive(self._barrier(self.layout.ended_offset, 0))
 
