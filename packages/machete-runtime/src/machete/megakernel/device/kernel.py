@@ -134,24 +134,26 @@ class PersistentKernel:
     def _controller(self, base, begin, end, rows, waits, records, tickets, trace):
         self._start("controller", base, trace)
         position = ptx.registers(Int32, 0, 0)
-        index = begin
-        ended = Int32(0)
-        while ended < 2:
-            # The slot is free: that of an instruction or, at last, that of the end.
-            free = self._at(base, self.layout.slot_free_offset, position[0])
-            self.waits.until("slot", free, position[1] ^ 1)
-            if ended == 1:
-                ended = Int32(2)
-            else:
-                if const_expr(self.layout.one_queue):
-                    # What this SM takes out of the queue it also finishes, so it takes a row when it has room for it.
-                    index = self._ticket(tickets)
-                if index < end and self.waits.given_up[0] == 0:
-                    self._publish(base, position, rows, waits, records, index)
-                    index = index + 1
-                else:
-                    self._publish_end(base, position)
-                    ended = Int32(1)
+        self._await_slot(base, position)
+        index = self._next_row(begin, tickets)
+        while index < end and self.waits.given_up[0] == 0:
+            self._publish(base, position, rows, waits, records, index)
+            self._await_slot(base, position)
+            index = self._next_row(index + 1, tickets)
+        self._publish_end(base, position)
+        self._await_slot(base, position)
+
+    @cute.jit
+    def _await_slot(self, base, position):
+        free = self._at(base, self.layout.slot_free_offset, position[0])
+        self.waits.until("slot", free, position[1] ^ 1)
+
+    @cute.jit
+    def _next_row(self, index, tickets):
+        """`index`; or, where SMs share a queue, a ticket: what this SM takes it also finishes, so it has room for it."""
+        if const_expr(self.layout.one_queue):
+            index = self._ticket(tickets)
+        return index
 
     @cute.jit
     def _publish_end(self, base, position):
