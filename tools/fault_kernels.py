@@ -94,6 +94,7 @@ def _through(x: Int64, y: Int64, chunks: Int32):
                 Float32, loaded + stage * (4 * CHUNK) + thread * 16, cute.AddressSpace.smem, assumed_align=16
             )
             values = cute.make_tensor(source, cute.make_layout(4)).load() * 2.0
+            cute.arch.fence_proxy("async.shared", space="cta")  # an arrival overtakes loads
             _arrive(bars + 8 * (STAGES + stage))
             if thread == 0:  # the store before last has read its buffer
                 ptx("cp.async.bulk.wait_group.read 1;")
