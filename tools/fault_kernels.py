@@ -41,6 +41,11 @@ def _expect(bar: Any, nbytes: int) -> None:
     ptx("mbarrier.arrive.expect_tx.shared::cta.b64 _, [{$r0}], {$r1};", read_only_args=[bar, Int32(nbytes)])
 
 
+def _acquire(*maps: Any) -> None:
+    for address in maps:
+        ptx("fence.proxy.tensormap::generic.acquire.sys [{$r0}], 128;", read_only_args=[address])
+
+
 @cute.jit
 def _advance(stage, phase):
     stage = stage + 1
@@ -283,6 +288,7 @@ def _gemm_wgmma(map_a: Int64, map_b: Int64, c: Int64, tiles: Int32):
     stage, phase = Int32(0), Int32(0)
     if thread >= 128:
         if thread == 128:
+            _acquire(map_a, map_b)
             for tile in cutlass.range(tiles, unroll=1):
                 _wait(bars + 8 * (STAGES + stage), phase ^ 1)
                 _expect(bars + 8 * stage, 2 * DEPTH * (ROWS + COLUMNS))
@@ -363,6 +369,7 @@ def _gemm_tcgen05(map_a: Int64, map_b: Int64, c: Int64, tiles: Int32, depth: Int
     tensor = ptx("ld.shared.u32 {$w0}, [{$r0}];", write_only_types=[Int32], read_only_args=[slot])
     stage, phase = Int32(0), Int32(0)
     if thread == 128:
+        _acquire(map_a, map_b)
         for tile in cutlass.range(tiles, unroll=1):
             for k in cutlass.range(depth, unroll=1):
                 _wait(bars + 8 * (STAGES + stage), phase ^ 1)

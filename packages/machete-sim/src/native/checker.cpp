@@ -38,6 +38,7 @@ void Checker::start_cta(Cta& cta) {
     cta.tensor_agent = {};
     cta.tensor_commits = 0;
     cta.tensor_records.clear();
+    cta.tensor_maps.clear();
     for (auto& warp : cta.warps) warp->clock = std::make_unique<WarpClock>();
 }
 
@@ -472,6 +473,37 @@ void Checker::barrier_object_async(Warp& w, Cta& owner, uint32_t address, uint32
                                   : view(*w.clock, 1u << lane).fenced(r.epoch, 2);
         if (!visible) unfenced(a, r, address, r.bytes & mask);
     }
+}
+
+void Checker::acquire_tensor_map(Warp& w, uint64_t address, uint32_t lane) {
+    const Epoch own = make_epoch(w.cta->linear, w.index, w.clock->now);
+    std::vector<AccessRecord>& records = w.cta->tensor_maps[address];
+    for (const AccessRecord& r : records)  // the first one is known to all that know a later one
+        if (r.epoch >> 28 == own >> 28 && (r.lanes >> lane & 1)) return;
+    AccessRecord record;
+    record.epoch = own;
+    record.lanes = 1u << lane;
+    records.push_back(record);
+    tick(*w.clock);
+}
+
+void Checker::use_tensor_map(Warp& w, uint64_t address, uint32_t lane) {
+    const Launch& launch = machine_.launch;
+    if (address - reinterpret_cast<uint64_t>(launch.params) < launch.param_bytes) return;
+    const Epoch own = make_epoch(w.cta->linear, w.index, 0) >> 28;
+    const auto found = w.cta->tensor_maps.find(address);
+    if (found != w.cta->tensor_maps.end())
+        for (const AccessRecord& r : found->second) {
+            const bool mine = r.epoch >> 28 == own;
+            if (mine && (epoch_time(r.epoch) <= w.clock->synced || (r.lanes >> lane & 1))) return;
+            if (view(*w.clock, 1u << lane).knows(r.epoch, r.lanes)) return;
+        }
+    throw Fault{FaultKind::proxy,
+                format("this uses the tensor map in global memory at %#llx, which no thread of this CTA is known to have "
+                       "acquired: fence.proxy.tensormap::generic.acquire of its address, and bar.warp.sync or a barrier "
+                       "if another thread has the fence",
+                       static_cast<unsigned long long>(address)),
+                1u << lane};
 }
 
 // ---- reports -------------------------------------------------------------------------

@@ -123,6 +123,10 @@ public:
         if (unsettled_.host) check_unsettled();
     }
 
+    // Tensor maps in global memory: fence.proxy.tensormap acquires one; whoever uses it must know of that.
+    void acquire_tensor_map(Warp& w, uint64_t address, uint32_t lane);
+    void use_tensor_map(Warp& w, uint64_t address, uint32_t lane);
+
     // ---- places
 
     void mark(Warp& w);  // the warp has passed a mark

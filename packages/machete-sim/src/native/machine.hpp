@@ -262,6 +262,7 @@ struct Cta {
     Agent tensor_agent;
     uint64_t tensor_commits = 0;
     FlatShadow tensor_records;
+    std::unordered_map<uint64_t, std::vector<AccessRecord>> tensor_maps;  // address -> who has acquired it
     uint32_t tensor_group = 0;  // .cta_group of its tcgen05 instructions; 0: none so far
 
     uint16_t& mbarrier_slot(uint32_t address) { return mbarrier_index[(address & ((1u << kRankShift) - 1)) / 8]; }

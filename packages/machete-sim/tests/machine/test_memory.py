@@ -175,7 +175,8 @@ def test_atomics_of_128_bits(launch: Launch, shared: bool) -> None:
     launch(
         f"""
         {TID.format(16)} {begin if shared else ""}
-        cvt.u64.u32 %d4, %r0; not.b64 %d5, %d4; mov.b128 %q0, {{%d4, %d5}}; add.s64 %d2, %a1, %d0; add.s64 %d3, %a2, %d0;
+        cvt.u64.u32 %d4, %r0; not.b64 %d5, %d4; mov.b128 %q0, {{%d4, %d5}};
+        add.s64 %d2, %a1, %d0; add.s64 %d3, %a2, %d0;
         atom.{space}.exch.b128 %q1, [{cell}], %q0; st.global.b128 [%d2], %q1;
         mov.u64 %d6, 7; mov.u64 %d7, 8; mov.b128 %q2, {{%d6, %d7}};
         and.b32 %r4, %r0, 1; setp.eq.u32 %p1, %r4, 1;

@@ -49,19 +49,19 @@ def refill(launch: Launch, check: str, between: str = "", load: str = LOAD, arri
         launch(KERNEL.format(load=load, between=between, arrive=arrive), [memory], threads=64, seed=seed, check=check)
 
 
+ROW = "and.b32 %r7, %r2, 7; shl.b32 %r7, %r7, 4; mov.u32 %r9, tile; add.u32 %r7, %r7, %r9;"  # of 16 bytes
 LOADS = {
     "ld": LOAD,
-    "a vector": "shl.b32 %r7, %r2, 2; and.b32 %r7, %r7, 112; add.u32 %r7, %r7, tile; ld.shared.v4.b32 {%r4, %r5, %r6, %r8}, [%r7];",
+    "a vector": f"{ROW} ld.shared.v4.b32 {{%r4, %r5, %r6, %r8}}, [%r7];",
     "a generic address": "cvt.u64.u32 %d1, %r3; cvta.shared.u64 %d1, %d1; ld.u32 %r4, [%d1];",
     "volatile": "ld.volatile.shared.u32 %r4, [%r3];",
-    "ldmatrix": "and.b32 %r7, %r2, 7; shl.b32 %r7, %r7, 4; add.u32 %r7, %r7, tile; ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r4}, [%r7];",
+    "ldmatrix": f"{ROW} ldmatrix.sync.aligned.m8n8.x1.shared.b16 {{%r4}}, [%r7];",
 }
 
 
 @pytest.mark.parametrize("check", ["races", "strict"])
 @pytest.mark.parametrize("load", LOADS.values(), ids=LOADS)
 def test_an_arrival_overtakes_a_load(launch: Launch, load: str, check: str) -> None:
-    load = load.replace("%r7, tile;", "%r7, %r9;").replace("shl.b32 %r7", "mov.u32 %r9, tile; shl.b32 %r7", 1)
     with pytest.raises(Race, match=REPORT) as report:
         refill(launch, check, load=load)
     (other,) = report.value.waiting
@@ -81,19 +81,24 @@ def test_where_only_memory_is_checked_nothing_is_reported(launch: Launch) -> Non
 
 # What comes between the load and the arrival; whether that will do, and whether it will where only that counts which
 # ptxas cannot put behind the arrival.
+STORE = "st.shared.u32 [%r3+2048], %r5;"
+ADDRESS = "and.b32 %r5, %r4, 124; mov.u32 %r6, tile; add.u32 %r5, %r5, %r6;"
+LATER = "ld.shared.u32 %r5, [%r3+1024];"
 BETWEEN = {
     "arithmetic": ("add.u32 %r5, %r4, 1;", True, False),
     "a shuffle": ("shfl.sync.bfly.b32 %r5, %r4, 1, 31, -1;", True, False),
     "a predicate of nothing": ("setp.eq.u32 %p7, %r4, 7;", True, False),
+    "a predicate of something else": (
+        "setp.eq.u32 %p7, %r4, 7; @%p3 mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [bar], 0;", True, False,
+    ),
     "a store": ("st.shared.u32 [%r3+2048], %r4;", True, True),
-    "a store of what depends on it": ("add.u32 %r5, %r4, 1; mul.lo.u32 %r5, %r5, 3; st.shared.u32 [%r3+2048], %r5;", True, True),
-    "an address": ("and.b32 %r5, %r4, 124; mov.u32 %r6, tile; add.u32 %r5, %r5, %r6; ld.shared.u32 %r5, [%r5+1024]; add.u32 %r5, %r5, 1; st.shared.u32 [%r3+2048], %r5;", True, True),
-    "a predicate of another arrival": ("setp.eq.u32 %p7, %r4, 7; @%p3 mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [bar], 0;", True, False),
+    "a store of what depends on it": (f"add.u32 %r5, %r4, 1; mul.lo.u32 %r5, %r5, 3; {STORE}", True, True),
+    "an address": (f"{ADDRESS} ld.shared.u32 %r5, [%r5+1024]; add.u32 %r5, %r5, 1; {STORE}", True, True),
     "a branch": ("setp.eq.u32 %p7, %r4, 99; @%p7 bra NEXT; NEXT:", True, True),
-    "a store of a choice": ("setp.eq.u32 %p7, %r4, 99; selp.u32 %r5, 1, 2, %p7; st.shared.u32 [%r3+2048], %r5;", True, True),
-    "a later load that is used": ("ld.shared.u32 %r5, [%r3+1024]; st.shared.u32 [%r3+2048], %r5;", True, True),
-    "a later load that is not": ("ld.shared.u32 %r5, [%r3+1024];", False, False),
-    "an earlier load that is used": ("ld.shared.u32 %r5, [%r3+1024]; ld.shared.u32 %r6, [%r3]; st.shared.u32 [%r3+2048], %r5;", False, False),
+    "a store of a choice": (f"setp.eq.u32 %p7, %r4, 99; selp.u32 %r5, 1, 2, %p7; {STORE}", True, True),
+    "a later load that is used": (f"{LATER} {STORE}", True, True),
+    "a later load that is not": (LATER, False, False),
+    "an earlier load that is used": (f"{LATER} ld.shared.u32 %r6, [%r3]; {STORE}", False, False),
     "a copy": ("mov.b32 %r5, %r4; mov.b64 %d1, {%r5, %r4}; mov.b64 {%r6, %r7}, %d1;", False, False),
     "another register": ("add.u32 %r5, %r0, 1;", False, False),
     "a fence of proxies": ("fence.proxy.async.shared::cta;", True, True),

@@ -199,9 +199,7 @@ def test_single_bits(n: int, swizzle: int) -> None:
     place(shared, b, b_layout)
     for operand in ({"a_descriptor": a_layout.descriptor()}, {"a": a_registers(a)}):
         for scale_d in (False, True):
-            got = run(
-                n, ("b1", "b1", "s32"), c, shared, b_descriptor=b_layout.descriptor(), scale_d=scale_d, **operand
-            )
+            got = run(n, ("b1", "b1", "s32"), c, shared, b_descriptor=b_layout.descriptor(), scale_d=scale_d, **operand)
             np.testing.assert_array_equal(got, (common + (c if scale_d else 0)).astype(np.int32))
 
 

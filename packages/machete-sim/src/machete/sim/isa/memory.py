@@ -223,9 +223,7 @@ MULTIMEM = f"[.{{vec:v2|v4|v8}}].{REDUCED}"
     section="9.7.9.12",
 )
 def multimem(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
-    raise asm.error(
-        "addresses of multimem are of an object that the driver makes for the memory of several GPUs; one GPU is simulated"
-    )
+    raise asm.error("the driver makes addresses of multimem for the memory of several GPUs; one GPU is simulated")
 
 
 # ---- prefetches
