@@ -41,6 +41,11 @@ def _expect(bar: Any, nbytes: int) -> None:
     ptx("mbarrier.arrive.expect_tx.shared::cta.b64 _, [{$r0}], {$r1};", read_only_args=[bar, Int32(nbytes)])
 
 
+def _acquire(*maps: Any) -> None:
+    for address in maps:
+        ptx("fence.proxy.tensormap::generic.acquire.sys [{$r0}], 128;", read_only_args=[address])
+
+
 @cute.jit
 def _advance(stage, phase):
     stage = stage + 1
@@ -94,6 +99,7 @@ def _through(x: Int64, y: Int64, chunks: Int32):
                 Float32, loaded + stage * (4 * CHUNK) + thread * 16, cute.AddressSpace.smem, assumed_align=16
             )
             values = cute.make_tensor(source, cute.make_layout(4)).load() * 2.0
+            cute.arch.fence_proxy("async.shared", space="cta")  # an arrival overtakes loads
             _arrive(bars + 8 * (STAGES + stage))
             if thread == 0:  # the store before last has read its buffer
                 ptx("cp.async.bulk.wait_group.read 1;")
@@ -282,6 +288,7 @@ def _gemm_wgmma(map_a: Int64, map_b: Int64, c: Int64, tiles: Int32):
     stage, phase = Int32(0), Int32(0)
     if thread >= 128:
         if thread == 128:
+            _acquire(map_a, map_b)
             for tile in cutlass.range(tiles, unroll=1):
                 _wait(bars + 8 * (STAGES + stage), phase ^ 1)
                 _expect(bars + 8 * stage, 2 * DEPTH * (ROWS + COLUMNS))
@@ -362,6 +369,7 @@ def _gemm_tcgen05(map_a: Int64, map_b: Int64, c: Int64, tiles: Int32, depth: Int
     tensor = ptx("ld.shared.u32 {$w0}, [{$r0}];", write_only_types=[Int32], read_only_args=[slot])
     stage, phase = Int32(0), Int32(0)
     if thread == 128:
+        _acquire(map_a, map_b)
         for tile in cutlass.range(tiles, unroll=1):
             for k in cutlass.range(depth, unroll=1):
                 _wait(bars + 8 * (STAGES + stage), phase ^ 1)

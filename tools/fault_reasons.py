@@ -15,11 +15,11 @@ from pathlib import Path
 from machete.sim.faults import Verdict
 
 MEETS = "the warp meets again between the two accesses, in ring, barrier or signal; each meeting by itself would do"
-DESCRIPTORS = "it belongs to fence.proxy.tensormap, which the simulator takes for nothing and hardware does not"
+DESCRIPTORS = "the warp meets again before it copies; or the loader has acquired the descriptors before the storer"
 PASSED = "nobody has read the page that is passed over"
 FENCED = "whoever writes and whoever copies both fence; either one suffices, and hardware is given both"
 TAIL = "compute fences its shared memory before it hands on a stage, which comes between"
-ARRIVED = "it holds an arrival back until loads have come (decision 17), and the simulator's come at once"
+ARRIVED = "nothing refills the stage from which it waits for loads (decision 17) while they could be on their way"
 ORDERED = "what it is for is ordered already, by the loader's wait or by the op's own; or it bounds bytes in flight"
 STOPPED = "in a kernel that is being stopped, whose results are worthless; without it the CTA ends earlier"
 SETTLED = "compute or the storer has waited for every copy, unless the kernel was stopped"
@@ -45,6 +45,7 @@ REASONS = (
     Reason("equivalent", r"tcgen05\.wait::ld", "tensor_load", "the next load of the same sums waits for this one, too"),
     Reason("equivalent", r"tcgen05\.relinquish_alloc_permit", "", "others allocate later, when this CTA has ended"),
     # The persistent kernel.
+    Reason("equivalent", r"fence\.proxy\.tensormap", "fence_descriptor", DESCRIPTORS),
     Reason("equivalent", r"bar\.warp\.sync", "_acquire_descriptors", DESCRIPTORS),
     Reason("equivalent", r"bar\.warp\.sync", "align", PASSED),
     Reason("equivalent", r"bar\.warp\.sync", "_retire|_store_range|_finish|release|forward", MEETS),

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <type_traits>
 
 #include "lanes.hpp"
 #include "machine.hpp"
@@ -13,7 +14,7 @@ namespace machete::sim {
 namespace {
 
 enum AtomicOp { kAdd, kMin, kMax, kAnd, kOr, kXor, kExch, kCas, kInc, kDec };
-enum AtomicType { kU32, kS32, kU64, kS64, kB32, kB64, kF32, kF64, kF16, kBF16, kF16x2, kBF16x2, kB16 };
+enum AtomicType { kU32, kS32, kU64, kS64, kB32, kB64, kF32, kF64, kF16, kBF16, kF16x2, kBF16x2, kB16, kB128 };
 
 template <class T>
 T integer(int op, T old, T x) {
@@ -69,7 +70,7 @@ uint64_t apply_atomic(int op, int type, uint64_t old, uint64_t x) {
         case kBF16: return bfloat(op, o32, x32);
         case kF16x2: return half(op, o32, x32) | uint32_t(half(op, o32 >> 16, x32 >> 16)) << 16;
         case kBF16x2: return bfloat(op, o32, x32) | uint32_t(bfloat(op, o32 >> 16, x32 >> 16)) << 16;
-        default: return x;  // kB16 exists for cas only
+        default: return x;  // kB16 and kB128 do not come here
     }
 }
 
@@ -79,6 +80,12 @@ namespace {
 // Vectors: ext lists `count` destinations, then `count` operands.
 enum Space { kGlobal, kShared, kGeneric };
 
+template <class T>
+uint64_t folded(T value) {
+    if constexpr (sizeof(T) == 16) return static_cast<uint64_t>(value) ^ (static_cast<uint64_t>(value >> 64) * 3);
+    return static_cast<uint64_t>(value);
+}
+
 template <class T, Space S>
 int atomic(RegView& r, const Inst& i, uint32_t mask) {
     Warp& w = warp_of(r);
@@ -87,8 +94,14 @@ int atomic(RegView& r, const Inst& i, uint32_t mask) {
     const uint32_t n = i.count ? i.count : 1;
     const uint32_t* ext = machine.program.ext.data() + i.ext;
     const auto bytes = static_cast<uint32_t>(sizeof(T)) * n;
-    auto value = [&](uint32_t reg, uint32_t l) -> uint64_t {
-        return sizeof(T) == 8 ? lanes<uint64_t>(w, reg)[l] : lanes<uint32_t>(w, reg)[l];
+    using Value = std::conditional_t<sizeof(T) == 16, T, uint64_t>;
+    auto value = [&](uint32_t reg, uint32_t l) -> Value {
+        if constexpr (sizeof(T) == 16) {
+            auto* v = lanes<uint64_t>(w, reg);
+            return Value(v[kLanes + l]) << 64 | v[l];
+        } else {
+            return sizeof(T) == 8 ? lanes<uint64_t>(w, reg)[l] : lanes<uint32_t>(w, reg)[l];
+        }
     };
     const auto order = static_cast<MemoryOrder>(i.mod >> kAtomicOrderShift & kOrderMask);
     const auto scope = static_cast<ScopeLevel>(i.mod >> (kAtomicOrderShift + kScopeShift) & 3);
@@ -130,18 +143,23 @@ int atomic(RegView& r, const Inst& i, uint32_t mask) {
         for (uint32_t k = 0; k < n; ++k, p += sizeof(T)) {
             T old, next;
             std::memcpy(&old, p, sizeof old);
-            const uint64_t x = value(n > 1 ? ext[n + k] : i.b, l);
+            const Value x = value(n > 1 ? ext[n + k] : i.b, l);
             if (op == kCas) {
                 next = old == static_cast<T>(x) ? static_cast<T>(value(i.c, l)) : old;
+            } else if constexpr (sizeof(T) == 16) {
+                next = x;  // exch
             } else {
                 next = static_cast<T>(apply_atomic(op, type, old, x));
             }
             std::memcpy(p, &next, sizeof next);
             changed |= next != old;
-            seen = (seen ^ old ^ address) * 0x9e3779b97f4a7c15ull;
+            seen = (seen ^ folded(old) ^ address) * 0x9e3779b97f4a7c15ull;
             const uint32_t d = n > 1 ? ext[k] : i.d;
             if (d == kNoOperand) continue;
-            if constexpr (sizeof(T) == 8) {
+            if constexpr (sizeof(T) == 16) {
+                lanes<uint64_t>(w, d)[l] = static_cast<uint64_t>(old);
+                lanes<uint64_t>(w, d)[kLanes + l] = static_cast<uint64_t>(old >> 64);
+            } else if constexpr (sizeof(T) == 8) {
                 lanes<uint64_t>(w, d)[l] = old;
             } else {
                 lanes<uint32_t>(w, d)[l] = old;
@@ -167,7 +185,8 @@ int atomic(RegView& r, const Inst& i, uint32_t mask) {
         "atom.generic." NAME, atomic<T, kGeneric>                                           \
     }
 
-const NamedHandler table[] = {SPACES("16", uint16_t), SPACES("32", uint32_t), SPACES("64", uint64_t)};
+const NamedHandler table[] = {SPACES("16", uint16_t), SPACES("32", uint32_t), SPACES("64", uint64_t),
+                              SPACES("128", unsigned __int128)};
 
 }  // namespace
 

@@ -64,6 +64,8 @@ int named(RegView& r, const Inst& i, uint32_t mask) {
     b.arrived += 32;
     b.time = std::max(b.time, machine.now);
     b.warps |= 1ull << w.index;
+    // PTX has memory accesses performed for the threads that meet; in SASS the barrier does not wait for loads.
+    if (machine.checker && !machine.launch.strict) w.loads.wait();
     if (machine.checker) b.arrivals.join(machine.checker->release(w, mask));
     ++w.effects;
     ++machine.progress;

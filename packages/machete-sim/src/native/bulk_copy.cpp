@@ -383,6 +383,7 @@ TensorMap tensor_map(Warp& w, uint64_t address, uint32_t rank, uint32_t lane) {
             format("tensor map at %#llx, which is not a multiple of 64", static_cast<unsigned long long>(address)),
             1u << lane};
     const uint8_t* raw = global_range(*w.machine, w.region, address, 128, false, lane, "tensor map");
+    if (w.clock && w.machine->launch.strict) w.machine->checker->use_tensor_map(w, address, lane);
     TensorMap map;
     std::string error;
     if (!decode_tensormap(raw, map, error))

@@ -38,6 +38,7 @@ void Checker::start_cta(Cta& cta) {
     cta.tensor_agent = {};
     cta.tensor_commits = 0;
     cta.tensor_records.clear();
+    cta.tensor_maps.clear();
     for (auto& warp : cta.warps) warp->clock = std::make_unique<WarpClock>();
 }
 
@@ -62,6 +63,7 @@ const Clock& Checker::release(Warp& w, uint32_t mask) {
     own.synced = all ? c.now : c.synced;
     own.mask = all ? ~0u : mask;
     std::copy(c.fenced, c.fenced + 3, own.fenced);
+    own.arrived = w.loads.pending() ? w.loads.arrived : c.now;
     auto& clock = const_cast<Clock&>(view(c, mask));
     clock.set_warp(w.cta->linear, w.index, own);
     tick(c);
@@ -97,6 +99,7 @@ void Checker::proxy_fence(Warp& w, uint32_t mask, uint32_t spaces) {
     WarpClock& c = *w.clock;
     for (int s = 0; s < 3; ++s)
         if (spaces >> s & 1) c.fenced[s] = c.now;
+    if (spaces & kProxyShared) w.loads.wait();
     tick(c);
     // What is shared concerns the CTAs of the cluster; with clusters, all that are known.
     const bool alone = w.cta->cluster->ctas.size() == 1;
@@ -110,8 +113,14 @@ void Checker::proxy_fence(Warp& w, uint32_t mask, uint32_t spaces) {
     if (c.partial_mask) c.partial.fence(spaces, cta, last);
 }
 
+uint32_t Checker::next_time(Warp& w) {
+    tick(*w.clock);
+    return w.clock->now;
+}
+
 void Checker::memory_fence(Warp& w, uint32_t mask, ScopeLevel scope) {
     WarpClock& c = *w.clock;
+    w.loads.wait();
     if (!c.seen.empty()) {
         const Clock seen = std::move(c.seen);
         c.seen.clear();
@@ -124,6 +133,7 @@ void Checker::memory_fence(Warp& w, uint32_t mask, ScopeLevel scope) {
 void Checker::release_at(Warp& w, uint32_t lanes, uint64_t key, MemoryOrder order, ScopeLevel scope, bool rmw) {
     WarpClock& c = *w.clock;
     const bool releases = order >= MemoryOrder::release;
+    if (releases && scope != ScopeLevel::cta) w.loads.wait();
     if (!releases && c.fence.empty()) {
         if (!rmw) {
             const auto it = variables_.find(key);
@@ -325,6 +335,14 @@ inline void Checker::touch(ShadowCell& cell, uint64_t address, uint32_t bytes, A
                                       : view(c, a.record.lanes).fenced(r.epoch, a.space);
             if (!visible) unfenced(a, r, address, overlap);
         }
+        // What a warp has loaded, and an asynchronous operation overwrites.
+        if ((r.flags & kLoads) && (a.record.flags & kAsyncProxy) && writes && before) {
+            const Warp& w = *a.warp;
+            const bool mine = r.epoch >> 28 == make_epoch(w.cta->linear, w.index, 0) >> 28;
+            const bool arrived = mine ? !w.loads.pending() || epoch_time(r.epoch) <= w.loads.arrived
+                                      : view(*w.clock, a.record.lanes).arrived(r.epoch);
+            if (!arrived) in_flight(a, r, address, overlap);
+        }
         // Later accesses need to be ordered after this one only, where this one is ordered after that: not so if that
         // was a read and this is none, if this is atomic and that was not (later atomics conflict with that alone), or if
         // other lanes of this warp did that and have not met since.
@@ -457,6 +475,37 @@ void Checker::barrier_object_async(Warp& w, Cta& owner, uint32_t address, uint32
     }
 }
 
+void Checker::acquire_tensor_map(Warp& w, uint64_t address, uint32_t lane) {
+    const Epoch own = make_epoch(w.cta->linear, w.index, w.clock->now);
+    std::vector<AccessRecord>& records = w.cta->tensor_maps[address];
+    for (const AccessRecord& r : records)  // the first one is known to all that know a later one
+        if (r.epoch >> 28 == own >> 28 && (r.lanes >> lane & 1)) return;
+    AccessRecord record;
+    record.epoch = own;
+    record.lanes = 1u << lane;
+    records.push_back(record);
+    tick(*w.clock);
+}
+
+void Checker::use_tensor_map(Warp& w, uint64_t address, uint32_t lane) {
+    const Launch& launch = machine_.launch;
+    if (address - reinterpret_cast<uint64_t>(launch.params) < launch.param_bytes) return;
+    const Epoch own = make_epoch(w.cta->linear, w.index, 0) >> 28;
+    const auto found = w.cta->tensor_maps.find(address);
+    if (found != w.cta->tensor_maps.end())
+        for (const AccessRecord& r : found->second) {
+            const bool mine = r.epoch >> 28 == own;
+            if (mine && (epoch_time(r.epoch) <= w.clock->synced || (r.lanes >> lane & 1))) return;
+            if (view(*w.clock, 1u << lane).knows(r.epoch, r.lanes)) return;
+        }
+    throw Fault{FaultKind::proxy,
+                format("this uses the tensor map in global memory at %#llx, which no thread of this CTA is known to have "
+                       "acquired: fence.proxy.tensormap::generic.acquire of its address, and bar.warp.sync or a barrier "
+                       "if another thread has the fence",
+                       static_cast<unsigned long long>(address)),
+                1u << lane};
+}
+
 // ---- reports -------------------------------------------------------------------------
 
 void Checker::mark(Warp& w) {
@@ -569,6 +618,22 @@ void Checker::check_tensor_fence(const Access& a, const AccessRecord& r, uint64_
                 a.record.lanes};
     LocatedFault::Waiting other = place(r.site);
     other.what = format("the earlier %s", noun(r));
+    fault.related.push_back(std::move(other));
+    throw fault;
+}
+
+void Checker::in_flight(const Access& a, const AccessRecord& r, uint64_t address, uint32_t overlap) {
+    const uint64_t at = (address & ~15ull) + static_cast<uint32_t>(__builtin_ctz(overlap));
+    Fault fault{FaultKind::race,
+                format("load in flight when its stage was released: this %s of %s is ordered after an earlier load of the "
+                       "same bytes, but nothing had waited for the load's registers before the arrival that lets this "
+                       "begin, and an arrival overtakes loads; ring.release(stage, after=registers), or %s or "
+                       "fence.proxy.async before the arrival",
+                       noun(a.record), where(machine_, a.memory, at).c_str(),
+                       machine_.launch.strict ? "a store of what depends on them" : "use them"),
+                a.record.lanes};
+    LocatedFault::Waiting other = place(r.site);
+    other.what = "the earlier load";
     fault.related.push_back(std::move(other));
     throw fault;
 }

@@ -69,6 +69,8 @@ public:
     void acquire(Warp& w, uint32_t mask, const Clock& clock);
     void proxy_fence(Warp& w, uint32_t mask, uint32_t spaces);  // ProxySpace bits
     void memory_fence(Warp& w, uint32_t mask, ScopeLevel scope);
+    // Begins a new time of the warp, and returns it.
+    uint32_t next_time(Warp& w);
 
     // Synchronisation through memory, `key` being the host address; `rmw`: an atomic continues the sequence of releases, a store begins a new one.
     void release_at(Warp& w, uint32_t lanes, uint64_t key, MemoryOrder order, ScopeLevel scope, bool rmw);
@@ -120,6 +122,10 @@ public:
     void settle() {
         if (unsettled_.host) check_unsettled();
     }
+
+    // Tensor maps in global memory: fence.proxy.tensormap acquires one; whoever uses it must know of that.
+    void acquire_tensor_map(Warp& w, uint64_t address, uint32_t lane);
+    void use_tensor_map(Warp& w, uint64_t address, uint32_t lane);
 
     // ---- places
 
@@ -179,6 +185,7 @@ private:
     void row(Memory& memory, uint64_t address, uint32_t bytes_per_lane, Access& a);
     [[noreturn]] void race(const Access& a, const AccessRecord& earlier, uint64_t address, uint32_t overlap);
     void check_tensor_fence(const Access& a, const AccessRecord& earlier, uint64_t address, uint32_t overlap);
+    [[noreturn]] void in_flight(const Access& a, const AccessRecord& earlier, uint64_t address, uint32_t overlap);
     [[noreturn]] void unfenced(const Access& a, const AccessRecord& earlier, uint64_t address, uint32_t overlap);
 };
 

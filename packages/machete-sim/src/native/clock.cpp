@@ -21,8 +21,9 @@ bool WarpTime::join(const WarpTime& other) {
         mask = ~0u;
     }
     for (int s = 0; s < 3; ++s) fenced[s] = std::max(fenced[s], other.fenced[s]);
+    arrived = std::max(arrived, other.arrived);
     return synced != before.synced || time != before.time || mask != before.mask || fenced[0] != before.fenced[0] ||
-           fenced[1] != before.fenced[1] || fenced[2] != before.fenced[2];
+           fenced[1] != before.fenced[1] || fenced[2] != before.fenced[2] || arrived != before.arrived;
 }
 
 namespace {
@@ -35,7 +36,8 @@ bool covers(const ClockBlock& a, const ClockBlock& b) {
     for (size_t k = 0; k < b.warps.size(); ++k) {
         const WarpTime &x = a.warps[k], &y = b.warps[k];
         if (y.synced > x.synced || (y.time > x.synced && (y.time > x.time || (y.mask & ~x.mask))) ||
-            y.fenced[0] > x.fenced[0] || y.fenced[1] > x.fenced[1] || y.fenced[2] > x.fenced[2])
+            y.fenced[0] > x.fenced[0] || y.fenced[1] > x.fenced[1] || y.fenced[2] > x.fenced[2] ||
+            y.arrived > x.arrived)
             return false;
     }
     return true;
@@ -131,6 +133,14 @@ bool Clock::fenced(Epoch epoch, int space) const {
     const ClockBlock& block = *entries_[index].block;
     const uint32_t agent = epoch_agent(epoch);
     return agent < block.warps.size() && epoch_time(epoch) <= block.warps[agent].fenced[space];
+}
+
+bool Clock::arrived(Epoch epoch) const {
+    const size_t index = find(epoch_cta(epoch));
+    if (index == entries_.size() || entries_[index].cta != epoch_cta(epoch)) return false;
+    const ClockBlock& block = *entries_[index].block;
+    const uint32_t agent = epoch_agent(epoch);
+    return agent < block.warps.size() && epoch_time(epoch) <= block.warps[agent].arrived;
 }
 
 void Clock::learn_agent(uint32_t cta, uint32_t agent, uint32_t time) {

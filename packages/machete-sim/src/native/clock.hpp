@@ -31,6 +31,7 @@ enum ProxySpace : uint32_t { kProxyShared = 1, kProxyGlobal = 2, kProxyBarriers 
 struct WarpTime {
     uint32_t time = 0, synced = 0, mask = 0;
     uint32_t fenced[3] = {0, 0, 0};  // shared, global, mbarrier objects
+    uint32_t arrived = 0;            // what its loads from shared memory until then return is decided
 
     bool knows(uint32_t t, uint32_t lanes) const { return t <= synced || (t <= time && (lanes & ~mask) == 0); }
     bool join(const WarpTime& other);
@@ -61,6 +62,8 @@ public:
     bool knows(Epoch epoch, uint32_t lanes) const;
     // Whether a generic access that is known is visible to the asynchronous proxy. space: 0 shared, 1 global, 2 mbarrier
     bool fenced(Epoch epoch, int space) const;
+    // Whether a load from shared memory that is known had arrived in its registers.
+    bool arrived(Epoch epoch) const;
     void learn_agent(uint32_t cta, uint32_t agent, uint32_t time);
     void set_warp(uint32_t cta, uint32_t warp, const WarpTime& time);  // instead of what it was
     // fence.proxy.async: all that is known is fenced. spaces: ProxySpace bits; what is not global concerns `cta` alone,

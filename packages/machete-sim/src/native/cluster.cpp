@@ -69,6 +69,7 @@ int arrive(RegView& r, const Inst& i, uint32_t mask) {  // mod 1: relaxed
         throw Fault{FaultKind::barrier, "barrier.cluster.arrive twice without barrier.cluster.wait", mask};
     Cluster& cluster = *w.cta->cluster;
     w.cluster_arrived = true;
+    if (w.clock && !(i.mod & 1)) w.loads.wait();
     if (w.clock) cluster.arrivals.join((i.mod & 1) ? w.clock->fence : w.machine->checker->release(w, mask));
     w.cluster_phase = cluster.phase;
     cluster.arrived_at = std::max(cluster.arrived_at, w.machine->now);

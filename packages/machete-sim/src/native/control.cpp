@@ -48,6 +48,14 @@ int fence(RegView& r, const Inst& i, uint32_t mask) {
     return kNext;
 }
 
+int acquire_tensor_map(RegView& r, const Inst& i, uint32_t mask) {  // a = address
+    Warp& w = warp_of(r);
+    if (!w.clock || !w.machine->launch.strict) return kNext;
+    for (uint32_t m = mask; m; m &= m - 1)
+        w.machine->checker->acquire_tensor_map(w, lanes<uint64_t>(w, i.a)[first_lane(m)], first_lane(m));
+    return kNext;
+}
+
 enum SpecialRegister {
     kTidX,
     kTidY,
@@ -321,6 +329,7 @@ const NamedHandler table[] = {
     {"nanosleep", sleep},
     {"mark", mark},
     {"fence", fence},
+    {"fence.tensormap", acquire_tensor_map},
     {"mov.special", special},
     {"shfl", shuffle},
     {"vote", vote},

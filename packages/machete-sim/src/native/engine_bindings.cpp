@@ -152,7 +152,7 @@ void bind_tensormap(nb::module_& m) {
 }
 
 Element element_named(const std::string& name) {
-    constexpr const char* names[] = {"f16", "bf16", "tf32", "e4m3", "e5m2", "s8", "u8", "f32", "s32"};
+    constexpr const char* names[] = {"f16", "bf16", "tf32", "e4m3", "e5m2", "s8", "u8", "f32", "s32", "b1"};
     for (size_t i = 0; i < std::size(names); ++i) {
         if (name == names[i]) return static_cast<Element>(i);
     }

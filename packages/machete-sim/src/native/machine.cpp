@@ -38,7 +38,10 @@ Machine::Machine(const Program& p, const Launch& l) : program(p), launch(l), ran
     // Seeds differ in how long asynchronous copies take: often at once, seldom, or only when nothing else can run.
     static const uint32_t rates[] = {64, 256, 16, 2, 0};
     copy_rate_ = rates[l.seed % 5];
-    if (l.races) checker = std::make_unique<Checker>(*this);
+    if (l.races) {
+        checker = std::make_unique<Checker>(*this);
+        waits_for_loads = records_that_wait(p, l.strict);
+    }
     for (const Inst& inst : p.code) tensor_fences |= inst.fn == tensor_fence_handler();
     if (!l.lines.empty()) recorder = std::make_unique<Recorder>(l.lines, l.max_slices);
 }
@@ -279,6 +282,7 @@ void Machine::run_warp(Warp& w, uint32_t quantum) {
             ++executed;
             const uint64_t begin = now++;
             int flow = kNext;
+            if (w.loads.pending()) follow_shared_loads(w, mask != 0);
             if (mask) {
                 if (w.products && w.products->pending() && inst.fn != wgmma) check_registers(w);
                 if (w.tensor[0].pending) check_loads(w);

@@ -14,6 +14,7 @@
 #include "inst.hpp"
 #include "products.hpp"
 #include "recorder.hpp"
+#include "shared_loads.hpp"
 #include "tensor_memory.hpp"
 #include "tensormap.hpp"
 
@@ -53,6 +54,7 @@ struct Program {
     std::vector<uint64_t> constants;  // broadcast values, 64-byte aligned copy is made by the machine
     // Registers that a record reads, and writes (top bit): record i has uses[use_starts[i]] to uses[use_starts[i + 1]].
     std::vector<uint32_t> use_starts, uses;
+    std::vector<uint32_t> predicate_starts, predicate_uses;  // likewise
     uint32_t register_bytes = 0;
     uint32_t predicates = 2;     // 0 is always false, 1 always true
     uint32_t static_shared = 0;  // bytes after kSharedBase
@@ -207,6 +209,7 @@ struct Warp : RegView {
     std::unique_ptr<PendingProducts> products;
     TensorAccesses tensor[2];  // ld, st; for the checker
     std::vector<bool> loading;  // 32-bit registers that a tcgen05.ld may still write
+    SharedLoads loads;          // for the checker
     Agent async_groups;                // of cp.async, for the checker
     uint64_t products_committed = 0;   // wgmma groups
     uint8_t* storage = nullptr;
@@ -259,6 +262,7 @@ struct Cta {
     Agent tensor_agent;
     uint64_t tensor_commits = 0;
     FlatShadow tensor_records;
+    std::unordered_map<uint64_t, std::vector<AccessRecord>> tensor_maps;  // address -> who has acquired it
     uint32_t tensor_group = 0;  // .cta_group of its tcgen05 instructions; 0: none so far
 
     uint16_t& mbarrier_slot(uint32_t address) { return mbarrier_index[(address & ((1u << kRankShift) - 1)) / 8]; }
@@ -307,6 +311,7 @@ public:
     // The program has a tcgen05.fence: it is held to what PTX asks of tcgen05. No program of the CuTe DSL has one; in those,
     // as in what ptxas makes of them, the first use of a register waits for the tcgen05.ld that writes it.
     bool tensor_fences = false;
+    std::vector<bool> waits_for_loads;  // for each record: records_that_wait
     std::string printed;    // by printf
     uint64_t progress = 0;  // bumped by whatever another warp could be waiting for
 

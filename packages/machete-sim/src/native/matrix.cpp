@@ -380,20 +380,71 @@ int wgmma_accumulators(const WgmmaKind& kind) {
     const bool tf32 = kind.a == Element::tf32 && kind.b == Element::tf32 && kind.k == 8;
     const bool float8 = is_float8(kind.a) && is_float8(kind.b) && kind.k == 32;
     const bool integer8 = is_integer8(kind.a) && is_integer8(kind.b) && kind.k == 32;
+    const bool bits = kind.a == Element::b1 && kind.b == Element::b1 && kind.k == 256;
     if (kind.n < 8 || kind.n > max_n || kind.n % 8) return 0;
-    if (integer8 && kind.n > 24 && kind.n % 16) return 0;
+    if ((integer8 || bits) && kind.n > 24 && kind.n % 16) return 0;
     if (!sixteen && (kind.a_mn_major || kind.b_mn_major)) return 0;
-    if (integer8 && (kind.negate_a || kind.negate_b)) return 0;
+    if ((integer8 || bits) && (kind.negate_a || kind.negate_b)) return 0;
     if (kind.satfinite && !integer8) return 0;
     const bool half_sums = kind.d == Element::f16 && ((sixteen && kind.a == Element::f16) || float8);
     const bool single_sums = kind.d == Element::f32 && (sixteen || tf32 || float8);
     if (half_sums) return kind.n / 4;
-    return single_sums || (integer8 && kind.d == Element::s32) ? kind.n / 2 : 0;
+    return single_sums || ((integer8 || bits) && kind.d == Element::s32) ? kind.n / 2 : 0;
 }
+
+namespace {
+
+using BitRow = std::array<uint64_t, 4>;  // 256 elements of one bit
+
+bool read_bits(uint64_t descriptor_bits, int rows, const SharedView& shared, BitRow* out, std::vector<uint32_t>& read,
+               SharedFault& fault) {
+    MatrixDescriptor descriptor;
+    if (!decode_wgmma_descriptor(descriptor_bits, descriptor, fault)) return false;
+    for (int row = 0; row < rows; ++row)
+        for (uint32_t half = 0; half < 2; ++half) {
+            read.push_back(matrix_chunk_address(descriptor, true, 1, static_cast<uint32_t>(row), 16 * half));
+            const uint8_t* chunk = shared_chunk(shared, read.back(), fault);
+            if (!chunk) return false;
+            std::memcpy(&out[row][2 * half], chunk, 16);
+        }
+    return true;
+}
+
+// m64nNk256 of b1, and.popc: sums of 32 bits that wrap.
+bool wgmma_bits(const WgmmaKind& kind, uint32_t* const* d, const uint32_t* const* a, uint64_t a_descriptor,
+                uint64_t b_descriptor, bool scale_d, const SharedView& shared, std::vector<uint32_t>& chunks,
+                SharedFault& fault) {
+    std::array<BitRow, 64> rows;
+    std::array<BitRow, max_n> columns;
+    if (a) {
+        for (int row = 0; row < 64; ++row)
+            for (int half = 0; half < 2; ++half)
+                std::memcpy(&rows[static_cast<size_t>(row)][2 * static_cast<size_t>(half)],
+                            a[row / 16 * 4 + row / 8 % 2 + 2 * half] + row % 8 * 4, 16);
+    } else if (!read_bits(a_descriptor, 64, shared, rows.data(), chunks, fault)) {
+        return false;
+    }
+    if (!read_bits(b_descriptor, kind.n, shared, columns.data(), chunks, fault)) return false;
+    const int accumulators = kind.n / 2;
+    for (int warp = 0; warp < 4; ++warp)
+        for (int reg = 0; reg < accumulators; ++reg)
+            for (int lane = 0; lane < lanes; ++lane) {
+                const BitRow& row = rows[static_cast<size_t>(16 * warp + reg / 2 % 2 * 8 + lane / 4)];
+                const BitRow& column = columns[static_cast<size_t>(reg / 4 * 8 + lane % 4 * 2 + reg % 2)];
+                uint32_t& sum = d[warp * accumulators + reg][lane];
+                if (!scale_d) sum = 0;
+                for (size_t i = 0; i < row.size(); ++i) sum += static_cast<uint32_t>(std::popcount(row[i] & column[i]));
+            }
+    return true;
+}
+
+}  // namespace
 
 bool wgmma(const WgmmaKind& kind, uint32_t* const* d, const uint32_t* const* a, uint64_t a_descriptor,
            uint64_t b_descriptor, bool scale_d, const SharedView& shared, std::vector<uint32_t>& chunks,
            SharedFault& fault) {
+    if (kind.a == Element::b1)
+        return wgmma_bits(kind, d, a, a_descriptor, b_descriptor, scale_d, shared, chunks, fault);
     RowOperand rows;
     if (a) {
         for (int warp = 0; warp < 4; ++warp) read_fragments(kind, a + 4 * warp, 16 * warp, rows);

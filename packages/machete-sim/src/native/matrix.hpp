@@ -18,9 +18,9 @@
 
 namespace machete::sim {
 
-enum class Element : uint8_t { f16, bf16, tf32, e4m3, e5m2, s8, u8, f32, s32 };
+enum class Element : uint8_t { f16, bf16, tf32, e4m3, e5m2, s8, u8, f32, s32, b1 };
 
-// Bytes of one element in memory (tf32 takes 4).
+// Bytes of one element in memory (tf32 takes 4; of b1, of eight).
 int element_bytes(Element element);
 
 // Shared memory as one CTA sees it: addresses base .. base + bytes.
@@ -134,10 +134,10 @@ struct WgmmaKind {
 
 // Accumulator registers per lane of each of the 4 warps (A in registers is always 4 per lane), or 0 if the
 // combination does not exist: n a multiple of 8 up to 256 (integers: 8, 16, 24, 32, 48, ...), k 16 f16/bf16, 8 tf32,
-// 32 e4m3/e5m2/s8/u8.
+// 32 e4m3/e5m2/s8/u8, 256 b1.
 int wgmma_accumulators(const WgmmaKind& kind);
 
-// d = a * b + (scale_d ? d : 0) for the 4 warps of a warpgroup. Register i of warp w is d[w * accumulators + i]; A
+// d = a * b + (scale_d ? d : 0) (of b1: how many bits a and b have in common) for the 4 warps of a warpgroup. Register i of warp w is d[w * accumulators + i]; A
 // comes from registers a[w * 4 + i] if `a` is not null, else from `a_descriptor`. Reads all operands before it writes
 // d. Appends the addresses of the 16 bytes each that it read. False, with the fault, if a descriptor is malformed or names bytes that are out of range or were never written.
 bool wgmma(const WgmmaKind& kind, uint32_t* const* d, const uint32_t* const* a, uint64_t a_descriptor,

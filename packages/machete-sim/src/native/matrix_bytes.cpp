@@ -20,6 +20,7 @@ uint8_t* row_at(Warp& w, const Inst& i, uint32_t l, bool write, const char* what
                     format("%s row at shared %#x, which is not a multiple of 16", what, address), 1u << l};
     for (uint32_t k = 0; !write && k < 16; ++k)
         if (cta.shadow[address + k] != 1) uninitialised(cta, *w.machine, address, 16, l, what);
+    if (w.clock) w.machine->checker->shared(w, cta, address, 16, 1u << l, write ? kWrites : kLoads);
     if (write) std::memset(cta.shadow + address, 1, 16);
     return cta.shared + address;
 }
@@ -30,6 +31,7 @@ int load(RegView& r, const Inst& i, uint32_t mask) {
     if (const int flow = converge_all(w, mask)) return flow;
     const uint32_t count = i.mod & 255, expand = i.mod >> 12 & 15;
     const bool transposed = i.mod >> 8 & 1;
+    if (w.clock) begin_shared_load(w);
     uint8_t rows[32][16];
     for (uint32_t l = 0; l < 8 * count; ++l) {
         const uint8_t* row = row_at(w, i, l, false, "ldmatrix");

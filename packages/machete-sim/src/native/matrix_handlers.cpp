@@ -16,6 +16,7 @@ int load(RegView& r, const Inst& i, uint32_t mask) {
     if (const int flow = converge_all(w, mask)) return flow;
     Cta& cta = *w.cta;
     const uint32_t count = i.mod & 255;
+    if (w.clock) begin_shared_load(w);
     alignas(16) uint8_t rows[32][16];
     for (uint32_t l = 0; l < 8 * count; ++l) {
         const uint32_t address = shared_address(w, i, i.a, l, static_cast<uint64_t>(i.imm));
@@ -25,7 +26,7 @@ int load(RegView& r, const Inst& i, uint32_t mask) {
                         format("ldmatrix row at shared %#x, which is not a multiple of 16", address), 1u << l};
         for (uint32_t k = 0; k < 16; ++k)
             if (cta.shadow[address + k] != 1) uninitialised(cta, *w.machine, address, 16, l, "ldmatrix");
-        if (w.clock) w.machine->checker->shared(w, cta, address, 16, 1u << l, 0);
+        if (w.clock) w.machine->checker->shared(w, cta, address, 16, 1u << l, kLoads);
         std::memcpy(rows[l], cta.shared + address, 16);
     }
     uint32_t* d[4] = {};

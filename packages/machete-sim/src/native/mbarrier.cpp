@@ -224,9 +224,10 @@ int complete(RegView& r, const Inst& i, uint32_t mask) {
     });
 }
 
-// a = address, b = count or bytes, d = state; mod bit 0 expect_tx, bit 1 drop, bit 2 noComplete, bit 3 relaxed
+// a = address, b = count or bytes, d = state; mod bit 0 expect_tx, bit 1 drop, bit 2 noComplete, bit 3 relaxed, bit 4 released to a cluster
 int arrive(RegView& r, const Inst& i, uint32_t mask) {
     used(r, i, mask);
+    if (i.mod & 16) warp_of(r).loads.wait();  // ptxas puts a membar before it
     const Clock* known = nullptr;
     if (Warp& w = warp_of(r); w.clock) known = (i.mod & 8) ? &w.clock->fence : &w.machine->checker->release(w, mask);
     const Mbarrier* last = nullptr;

@@ -139,8 +139,9 @@ bool written(const uint8_t* shadow, uint32_t n) {
 }
 
 // What the race checker is told of the order of an access.
+template <Space S>
 uint32_t access_flags(const Inst& i, bool write) {
-    uint32_t flags = write ? kWrites | kSettles : 0;
+    uint32_t flags = write ? kWrites | kSettles : S == kGlobal ? 0 : kLoads;
     if (i.mod & kOrderMask) flags |= kStrong | ((i.mod >> kScopeShift & 3) == 0 ? kCtaScope : 0);
     return flags;
 }
@@ -149,7 +150,7 @@ template <Space S>
 void check_races(Warp& w, const Inst& i, const Addresses& addr, uint32_t mask, uint32_t bytes, bool write,
                  bool contiguous) {
     Checker& checker = *w.machine->checker;
-    const uint32_t flags = access_flags(i, write);
+    const uint32_t flags = access_flags<S>(i, write);
     if (contiguous) {
         if constexpr (S == kShared) {
             checker.shared_row(w, *w.cta, static_cast<uint32_t>(addr.a[0]), bytes, flags);
@@ -219,6 +220,7 @@ void resolve(Warp& w, const Inst& i, Addresses& addr, uint32_t mask, uint32_t by
             for (uint32_t l = 0; l < kLanes; ++l)
                 if (mask >> l & 1) check_shared(cta, addr.a[l], bytes, l, what);
         if (w.clock) {
+            if (!Write) begin_shared_load(w);
             check_races<S>(w, i, addr, mask, bytes, Write, e.contiguous);
             if (i.mod & kOrderMask) synchronise<S>(w, i, addr, mask, Write);
         }
@@ -248,12 +250,13 @@ void resolve(Warp& w, const Inst& i, Addresses& addr, uint32_t mask, uint32_t by
             addr.a[l] += host;
         }
     } else if constexpr (S == kCluster) {
+        if (w.clock && !Write) begin_shared_load(w);
         for (uint32_t l = 0; l < kLanes; ++l) {
             if (!(mask >> l & 1)) continue;
             const auto a = static_cast<uint32_t>(addr.a[l]);
             Cta& cta = shared_owner(w, a, l, what);
             check_shared(cta, a, bytes, l, what);
-            if (w.clock) w.machine->checker->shared(w, cta, a, bytes, 1u << l, access_flags(i, Write));
+            if (w.clock) w.machine->checker->shared(w, cta, a, bytes, 1u << l, access_flags<S>(i, Write));
             if constexpr (Write) {
                 std::memset(cta.shadow + a, 1, bytes);
             } else {

@@ -29,7 +29,8 @@ using Records = nb::ndarray<const uint32_t, nb::shape<-1, 16>, nb::c_contig, nb:
 
 // Words of a record: op, guard, d, a, b, c, e, mod, ext, count, imm low, imm high, flags, 3 spare.
 Program* make_program(const Records& code, const Array<uint32_t>& ext, const Array<uint64_t>& constants,
-                      const Array<uint32_t>& use_starts, const Array<uint32_t>& uses, uint32_t register_bytes,
+                      const Array<uint32_t>& use_starts, const Array<uint32_t>& uses,
+                      const Array<uint32_t>& predicate_starts, const Array<uint32_t>& predicate_uses, uint32_t register_bytes,
                       uint32_t predicates, uint32_t static_shared, uint32_t local_bytes) {
     auto program = std::make_unique<Program>();
     const auto& table = opcodes();
@@ -52,6 +53,8 @@ Program* make_program(const Records& code, const Array<uint32_t>& ext, const Arr
     program->constants.assign(constants.data(), constants.data() + constants.size());
     program->use_starts.assign(use_starts.data(), use_starts.data() + use_starts.size());
     program->uses.assign(uses.data(), uses.data() + uses.size());
+    program->predicate_starts.assign(predicate_starts.data(), predicate_starts.data() + predicate_starts.size());
+    program->predicate_uses.assign(predicate_uses.data(), predicate_uses.data() + predicate_uses.size());
     program->register_bytes = register_bytes;
     program->predicates = predicates;
     program->static_shared = static_shared;
@@ -174,7 +177,8 @@ NB_MODULE(_core, m) {
     m.doc() = "Native interpreter of machete.sim";
     nb::class_<Program>(m, "Program");
     m.def("make_program", &make_program, nb::rv_policy::take_ownership, nb::arg("code"), nb::arg("ext"),
-          nb::arg("constants"), nb::arg("use_starts"), nb::arg("uses"), nb::arg("register_bytes"), nb::arg("predicates"), nb::arg("static_shared"),
+          nb::arg("constants"), nb::arg("use_starts"), nb::arg("uses"), nb::arg("predicate_starts"),
+          nb::arg("predicate_uses"), nb::arg("register_bytes"), nb::arg("predicates"), nb::arg("static_shared"),
           nb::arg("local_bytes"));
     m.def("launch", &launch, nb::arg("program"), nb::arg("params"), nb::arg("grid"), nb::arg("block"), nb::arg("cluster"),
           nb::arg("dynamic_shared"), nb::arg("resident"), nb::arg("seed"), nb::arg("max_instructions"),

@@ -17,6 +17,7 @@ enum AccessFlags : uint8_t {
     kStrong = 4,      // atomic, volatile, relaxed, acquire or release: two of them are no race
     kCtaScope = 8,    // strong inside of its CTA only
     kSettles = 16,    // a store that compares what it wrote with what was there (Checker::settle)
+    kLoads = 32,      // from shared memory into registers, where it arrives later (SharedLoads)
 };
 
 struct AccessRecord {

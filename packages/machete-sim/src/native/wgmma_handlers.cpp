@@ -22,7 +22,7 @@ WgmmaKind decode(const Inst& i) {
     kind.a = static_cast<Element>(v & 255);
     kind.b = static_cast<Element>(v >> 8 & 255);
     kind.d = static_cast<Element>(v >> 16 & 255);
-    kind.k = static_cast<int>(v >> 24 & 255);
+    kind.k = kind.a == Element::b1 ? 256 : static_cast<int>(v >> 24 & 255);
     kind.n = static_cast<int>(v >> 32 & 0xfff);
     kind.a_mn_major = v >> 44 & 1;
     kind.b_mn_major = v >> 45 & 1;

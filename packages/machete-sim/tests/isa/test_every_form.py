@@ -121,6 +121,7 @@ def test_accesses(module: Callable[..., str]) -> None:
             f"atom{space}.cas.b{w} {register(f'b{w}')}1, [%d1], {register(f'b{w}')}2, {register(f'b{w}')}3;"
             for w in (16, 32, 64)
         ]
+        lines += [f"atom.release.gpu{space}.cas.b128 %q1, [%d1], %q2, %q3;", f"atom{space}.exch.b128 %q1, [%d1], %q2;"]
         lines += [
             f"red{space}.add.noftz.{kind} [%d1], {register(kind)}2;" for kind in ("f16", "bf16", "f16x2", "bf16x2")
         ]

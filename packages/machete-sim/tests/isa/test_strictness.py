@@ -48,6 +48,11 @@ WRONG = [
     ("cp.async.cg.shared.global [%r1], [%d1], 8", "cannot copy 8 bytes"),
     ("ld.shared.b32 %r1, [%h1]", "an address has 32 or 64"),
     ("mov.b32 %r1, {%h1, %h2, %h3}", "no vector of 3 elements"),
+    ("multimem.ld_reduce.relaxed.gpu.global.add.v4.f32 {%r1, %r2, %r3, %r4}, [%d1]", "memory of several GPUs"),
+    ("multimem.st.global.f32 [%d1], %r1", "memory of several GPUs"),
+    ("multimem.red.release.sys.global.add.noftz.bf16x2 [%d1], %r1", "unknown instruction"),
+    ("multimem.red.release.sys.global.add.bf16x2 [%d1], %r1", "memory of several GPUs"),
+    ("multimem.cp.async.bulk.global.shared::cta.bulk_group [%d1], [%r1], 16", "memory of several GPUs"),
 ]  # fmt: skip
 
 

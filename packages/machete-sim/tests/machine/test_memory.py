@@ -149,6 +149,57 @@ def test_float_atomics_and_old_values(launch: Launch) -> None:
     assert (total[2:] == 16).all()
 
 
+def aligned(count: int) -> np.ndarray:
+    """Pairs of words, at a multiple of 16 bytes."""
+    storage = np.zeros((count + 1, 2), np.uint64)
+    return storage.reshape(-1)[storage.ctypes.data // 8 % 2 :][: 2 * count].reshape(count, 2)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_atomics_of_128_bits(launch: Launch, shared: bool) -> None:
+    """An exchange by every lane hands the values on; a compare and swap looks at all of the bits."""
+    cells, old, swapped = aligned(3), aligned(32), aligned(32)
+    cells[:] = [[100, 200], [7, 8], [7, 9]]
+    begin = """
+        .shared .align 16 .b8 tile[48]; mov.u32 %r3, tile; ld.global.v2.b64 {%d10, %d11}, [%a0];
+        st.shared.v2.b64 [tile], {%d10, %d11}; ld.global.v2.b64 {%d10, %d11}, [%a0+16];
+        st.shared.v2.b64 [tile+16], {%d10, %d11}; ld.global.v2.b64 {%d10, %d11}, [%a0+32];
+        st.shared.v2.b64 [tile+32], {%d10, %d11}; bar.warp.sync -1;
+    """
+    end = """
+        bar.warp.sync -1; ld.shared.v2.b64 {%d10, %d11}, [tile]; st.global.v2.b64 [%a0], {%d10, %d11};
+        ld.shared.v2.b64 {%d10, %d11}, [tile+16]; st.global.v2.b64 [%a0+16], {%d10, %d11};
+        ld.shared.v2.b64 {%d10, %d11}, [tile+32]; st.global.v2.b64 [%a0+32], {%d10, %d11};
+    """
+    space, cell = ("shared", "%r3") if shared else ("global", "%a0")
+    launch(
+        f"""
+        {TID.format(16)} {begin if shared else ""}
+        cvt.u64.u32 %d4, %r0; not.b64 %d5, %d4; mov.b128 %q0, {{%d4, %d5}};
+        add.s64 %d2, %a1, %d0; add.s64 %d3, %a2, %d0;
+        atom.{space}.exch.b128 %q1, [{cell}], %q0; st.global.b128 [%d2], %q1;
+        mov.u64 %d6, 7; mov.u64 %d7, 8; mov.b128 %q2, {{%d6, %d7}};
+        and.b32 %r4, %r0, 1; setp.eq.u32 %p1, %r4, 1;
+        @%p1 atom.relaxed.gpu.{space}.cas.b128 %q3, [{cell}+16], %q2, %q0;
+        @!%p1 atom.{space}.cas.b128 %q3, [{cell}+32], %q2, %q0; st.global.b128 [%d3], %q3; {end if shared else ""}
+        """,
+        [cells, old, swapped],
+    )
+    lanes = [[n, ~n & 2**64 - 1] for n in range(32)]
+    seen = sorted([*old.tolist(), cells[0].tolist()])
+    assert seen == sorted([[100, 200], *lanes])
+    assert (swapped[::2] == [7, 9]).all()
+    assert cells[2].tolist() == [7, 9]
+    assert cells[1].tolist() in lanes[1::2]
+    assert swapped[1::2].tolist().count([7, 8]) == 1
+    assert swapped[1::2].tolist().count(cells[1].tolist()) == 15
+
+
+def test_atomics_of_128_bits_are_aligned(launch: Launch) -> None:
+    with pytest.raises(Misaligned, match="atomic of 16 bytes"):
+        launch("atom.global.exch.b128 %q1, [%a0+8], %q0;", [aligned(2)], threads=1)
+
+
 def test_compare_and_swap_is_a_lock(launch: Launch) -> None:
     lock, count = np.zeros(1, np.uint32), np.zeros(1, np.uint32)
     launch(

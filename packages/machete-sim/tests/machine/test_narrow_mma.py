@@ -137,7 +137,6 @@ def test_selectors_are_checked(module: Module) -> None:
         ("mma.sync.aligned.m16n8k64.row.col.kind::mxf4nvf4.block_scale.scale_vec::2X.f32.e2m1.e2m1.f32.ue4m3", "4X"),
         ("mma.sp::ordered_metadata.sync.aligned.m16n8k64.row.col.kind::f8f6f4.f32.e4m3.e4m3.f32", "sparse"),
         ("wgmma.mma_async.sp.sync.aligned.m64n64k32.f32.bf16.bf16", "sparse"),
-        ("wgmma.mma_async.sync.aligned.m64n64k256.s32.b1.b1.and.popc", "single bits"),
         ("mma.sync.aligned.m16n8k256.row.col.s32.b1.b1.s32.and.popc", "single bits"),
     ],
 )

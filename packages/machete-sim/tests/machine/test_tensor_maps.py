@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from machete.sim import BadDescriptor, Image, LaunchConfig, Region, Report, UnknownInstruction, run
+from machete.sim import BadDescriptor, Image, LaunchConfig, MissingProxyFence, Region, Report, UnknownInstruction, run
 from machete.sim._core import engine
 
 Module = Callable[..., str]
@@ -184,3 +184,33 @@ def test_what_is_not_simulated_is_refused(module: Module) -> None:
     )
     with pytest.raises(UnknownInstruction, match="im2col"):
         Image.from_ptx(module(text, parameters=1))
+
+
+ACQUIRE = "fence.proxy.tensormap::generic.acquire.sys [%a0], 128;"
+ACQUIRED = {
+    "by the thread that copies": (f"@%p1 {ACQUIRE}", True),
+    "by all": (ACQUIRE, True),
+    "by nobody": ("", False),
+    "by another lane": (f"setp.eq.u32 %p3, %r0, 7; @%p3 {ACQUIRE}", False),
+    "by another lane, before the warp meets": (f"setp.eq.u32 %p3, %r0, 7; @%p3 {ACQUIRE} bar.warp.sync -1;", True),
+    "by another lane, before a barrier": (f"setp.eq.u32 %p3, %r0, 7; @%p3 {ACQUIRE} bar.sync 0;", True),
+    "another one": ("@%p1 fence.proxy.tensormap::generic.acquire.sys [%a0+128], 128;", False),
+}
+
+
+@pytest.mark.parametrize(("acquire", "good"), ACQUIRED.values(), ids=ACQUIRED)
+def test_a_map_in_global_memory_is_acquired(module: Module, acquire: str, good: bool) -> None:
+    """By a thread of each CTA; the CUDA programming guide asks for it. check="races" does not."""
+    source = aligned(1024)
+    maps = aligned(256)
+    maps[:128] = tensor_map(source.ctypes.data, 0, [16, 8], [1, 64], [16, 8])
+    body = f"""{acquire} @%p1 mbarrier.arrive.expect_tx.shared::cta.b64 _, [bar], 128;
+        @%p1 cp.async.bulk.tensor.2d.shared::cta.global.tile.mbarrier::complete_tx::bytes
+            [tile], [%a0, {{0, 0}}], [bar];
+        {WAIT}"""
+    launch(module, body, [maps, source], check="races")
+    if good:
+        launch(module, body, [maps, source], check="strict")
+        return
+    with pytest.raises(MissingProxyFence, match=r"fence\.proxy\.tensormap::generic\.acquire"):
+        launch(module, body, [maps, source], check="strict")

@@ -20,6 +20,7 @@ NUMPY = {
     "u8": np.dtype(np.uint8),
     "f32": np.dtype(np.float32),
     "s32": np.dtype(np.int32),
+    "b1": np.dtype(np.uint8),  # eight of them
 }
 SHARED_BYTES = 128 * 1024
 POISON = 0xEE
@@ -134,7 +135,7 @@ def run(n: int, types: tuple[str, str, str], d: NDArray, shared: Shared, **optio
     """D after m64n{n} of `types` (a, b, d), with shared memory checked for bytes never written."""
     registers = engine.wgmma(
         n,
-        32 // NUMPY[types[0]].itemsize,
+        256 if types[0] == "b1" else 32 // NUMPY[types[0]].itemsize,
         *types,
         d_registers(d),
         shared=shared.data,
@@ -182,6 +183,24 @@ def test_k_major_operands(a_type: str, b_type: str, d_type: str, n: int) -> None
         )
         expected = a.astype(np.float64) @ b.astype(np.float64).T + c.astype(np.float64)
         np.testing.assert_array_equal(got.astype(np.float64), expected, err_msg=f"swizzle {swizzle}")
+
+
+@pytest.mark.parametrize("swizzle", [0, 32, 64, 128])
+@pytest.mark.parametrize("n", [8, 24, 64, 256])
+def test_single_bits(n: int, swizzle: int) -> None:
+    """and.popc: how many bits a row of A and a column of B have in common."""
+    rng = np.random.default_rng(n)
+    a, b = (rng.integers(0, 256, (rows, 32), np.uint8) for rows in (64, n))
+    c = rng.integers(-(2**31), 2**31 - 1, (64, n), np.int32)
+    common = np.unpackbits(a, axis=1).astype(np.int64) @ np.unpackbits(b, axis=1).T.astype(np.int64)
+    shared = Shared()
+    a_layout, b_layout = operand_layout(swizzle, False, 64, 1, 0x1000), operand_layout(swizzle, False, n, 1, 0x8000)
+    place(shared, a, a_layout)
+    place(shared, b, b_layout)
+    for operand in ({"a_descriptor": a_layout.descriptor()}, {"a": a_registers(a)}):
+        for scale_d in (False, True):
+            got = run(n, ("b1", "b1", "s32"), c, shared, b_descriptor=b_layout.descriptor(), scale_d=scale_d, **operand)
+            np.testing.assert_array_equal(got, (common + (c if scale_d else 0)).astype(np.int32))
 
 
 @pytest.mark.parametrize("a_mn_major", [False, True])
@@ -325,6 +344,8 @@ def test_descriptors_that_leave_shared_memory_or_set_reserved_bits() -> None:
         (8, 16, ("f16", "bf16", "f32"), {}),
         (8, 8, ("tf32", "tf32", "f32"), {"mn_major": (True, False)}),
         (40, 32, ("s8", "s8", "s32"), {}),
+        (40, 256, ("b1", "b1", "s32"), {}),
+        (8, 256, ("b1", "s8", "s32"), {}),
         (8, 32, ("s8", "s8", "s32"), {"negate": (True, False)}),
         (8, 16, ("f16", "f16", "f32"), {"satfinite": True}),
     ],

@@ -20,6 +20,8 @@ def make_program(
     constants: np.ndarray,
     use_starts: np.ndarray,
     uses: np.ndarray,
+    predicate_starts: np.ndarray,
+    predicate_uses: np.ndarray,
     register_bytes: int,
     predicates: int,
     static_shared: int,

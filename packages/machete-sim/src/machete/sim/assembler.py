@@ -71,6 +71,9 @@ class Assembler:
         self._constant_words: list[np.ndarray] = []
         self._constant_bytes = 0
         self._next_predicate = 2
+        self._predicates_read: set[int] = set()  # by the current instruction
+        self._predicates_written: set[int] = set()
+        self._predicate_uses: list[tuple[int, ...]] = []  # of each record, as in native Program::predicate_uses
         self._branches: list[tuple[int, Scope, str, Instruction]] = []
         self._guard = -1
         self._current: Instruction | None = None
@@ -148,12 +151,17 @@ class Assembler:
     def predicate(self, operand: Operand) -> tuple[int, bool]:
         """A source predicate: index, negated."""
         if isinstance(operand, Negated):
-            return self.predicate_index(operand.name.text), True
+            return self._read_predicate(operand.name.text), True
         if isinstance(operand, Immediate) and operand.bits is None:
             return (1 if operand.value else 0), False
         if not isinstance(operand, Name):
             raise self.error("a predicate is expected")
-        return self.predicate_index(operand.text), False
+        return self._read_predicate(operand.text), False
+
+    def _read_predicate(self, name: str) -> int:
+        index = self.predicate_index(name)
+        self._predicates_read.add(index)
+        return index
 
     def is_predicate(self, operand: Operand) -> bool:
         assert self._current is not None
@@ -169,7 +177,11 @@ class Assembler:
     def predicate_dest(self, operand: Operand) -> int:
         if not isinstance(operand, Name):
             raise self.error("a predicate is expected as destination")
-        return NO_OPERAND if operand.text == "_" else self.predicate_index(operand.text)
+        if operand.text == "_":
+            return NO_OPERAND
+        index = self.predicate_index(operand.text)
+        self._predicates_written.add(index)
+        return index
 
     def constant(self, value: int, width: int) -> int:
         """A pool operand that holds `value` in every lane."""
@@ -354,10 +366,11 @@ class Assembler:
         for index, ins in enumerate(self.kernel.instructions):
             starts.append(len(self.records))
             self._current = ins
+            self._predicates_read, self._predicates_written = set(), set()
             if ins.guard is None:
                 self._guard = -1
             else:
-                self._guard = self.predicate_index(ins.guard) * 2 + ins.negated
+                self._guard = self._read_predicate(ins.guard) * 2 + ins.negated
             if ins.opcode == "mark":
                 self._mark(ins)
             else:
@@ -374,10 +387,13 @@ class Assembler:
                     operands = tuple(self._elements(operand, ins.scope) for operand in operands)
                 found[0].build(self, operands, found[1])
             self.places.extend([index] * (len(self.records) - len(self.places)))
+            self._note_predicates()
         starts.append(len(self.records))
         self._current = self.kernel.instructions[-1] if self.kernel.instructions else None
         self._guard = -1
+        self._predicates_read, self._predicates_written = set(), set()
         self.emit("exit")
+        self._note_predicates()
         self.places.append(len(self.kernel.instructions) - 1)
         for record, scope, label, ins in self._branches:
             target = scope.label(label)
@@ -397,12 +413,16 @@ class Assembler:
         code = np.array([located(record) for record in self.records], np.uint32).reshape(-1, 16)
         words = np.concatenate(self._constant_words) if self._constant_words else np.zeros(16, np.uint64)
         starts, uses = self._uses(places)
+        predicate_starts = np.cumsum([0, *map(len, self._predicate_uses)], dtype=np.uint32)
+        predicate_uses = [use for uses_of_one in self._predicate_uses for use in uses_of_one]
         program = _core.make_program(
             code,
             np.array(located(self.ext) or [0], np.uint32),
             words,
             starts,
             uses,
+            predicate_starts,
+            np.array(predicate_uses or [0], np.uint32),
             register_bytes=register_bytes,
             predicates=self._next_predicate,
             static_shared=self.static_shared,
@@ -419,6 +439,11 @@ class Assembler:
                     uses += [places[register] + at | flag for at in range(0, SLOT * self._widths[register] // 32, SLOT)]
             starts.append(len(uses))
         return np.array(starts, np.uint32), np.array(uses or [0], np.uint32)
+
+    def _note_predicates(self) -> None:
+        """The records of an instruction share its predicates."""
+        uses = (*self._predicates_read, *(index | 1 << 31 for index in self._predicates_written))
+        self._predicate_uses += [uses] * (len(self.records) - len(self._predicate_uses))
 
     @staticmethod
     def _elements(operand: Operand, scope: Scope) -> Operand:

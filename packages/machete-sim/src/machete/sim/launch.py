@@ -36,7 +36,8 @@ class LaunchConfig:
     compiled for, else one). sms: how many CTAs are resident at a time (None: all). seed: order of warps and of
     asynchronous completions. max_instructions: warp instructions until a livelock. check: "memory" for bounds,
     initialisation and barriers; "races" for happens-before as well; "strict" for happens-before in which only
-    bar.warp.sync orders the lanes of a warp, not every .sync instruction (default: MACHETE_SIM_CHECK).
+    bar.warp.sync orders the lanes of a warp, not every .sync instruction; loads from shared memory have come when
+    something that ptxas cannot move has waited for them; tensor maps are acquired (default: MACHETE_SIM_CHECK).
     """
 
     grid: tuple[int, int, int]

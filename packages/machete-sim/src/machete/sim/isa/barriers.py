@@ -61,7 +61,8 @@ def arrive(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None
     if groups.get("space") == "shared::cluster" and d != NO_OPERAND:
         raise asm.error("an arrival in .shared::cluster returns no state")
     mod = ("tx" in groups) | (groups["op"] == "arrive_drop") << 1 | ("no" in groups) << 2
-    mod |= (groups.get("sem") == "relaxed") << 3
+    relaxed = groups.get("sem") == "relaxed"
+    mod |= relaxed << 3 | (groups.get("scope") == "cluster" and not relaxed) << 4
     asm.emit("mbarrier.arrive", d=d, a=a, b=b, imm=imm, flags=flags, mod=mod)
 
 

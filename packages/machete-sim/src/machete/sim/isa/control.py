@@ -113,9 +113,8 @@ def fence_wgmma(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) ->
 @form("fence.proxy.tensormap::generic.acquire.{scope:cta|cluster|gpu|sys}", section="9.7.13.4")
 def fence_tensormap(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
     asm.expect(ops, 2)
-    generic_address(asm, ops[0])
     asm.literal(ops[1], 128, 128)
-    asm.emit("nop")
+    asm.emit("fence.tensormap", a=generic_address(asm, ops[0]))
 
 
 # ---- exchange inside a warp

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ..ptx import Operand
 
 # In the order of Element in native/matrix.hpp, with the bits of an element.
-ELEMENTS = {"f16": 16, "bf16": 16, "tf32": 32, "e4m3": 8, "e5m2": 8, "s8": 8, "u8": 8, "f32": 32, "s32": 32}
+ELEMENTS = {"f16": 16, "bf16": 16, "tf32": 32, "e4m3": 8, "e5m2": 8, "s8": 8, "u8": 8, "f32": 32, "s32": 32, "b1": 1}
 NUMBERS = {name: index for index, name in enumerate(ELEMENTS)}
 BLACKWELL = ("sm_100a", "sm_100f", "sm_120a", "sm_120f")
 SHARED = "[.{space:shared::cta|shared}]"
@@ -176,6 +176,7 @@ WGMMA = "wgmma.mma_async.sync.aligned.m64n{n:" + "|".join(str(8 * i) for i in ra
     WGMMA + "{k:8}.{d:f32}.{a:tf32}.{b:tf32}",
     WGMMA + "{k:32}.{d:f16|f32}.{a:e4m3|e5m2}.{b:e4m3|e5m2}",
     WGMMA + "{k:32}[.{sat:satfinite}].{d:s32}.{a:s8|u8}.{b:s8|u8}",
+    WGMMA + "{k:256}.{d:s32}.{a:b1}.{b:b1}.and.popc",
     section="9.7.15.5.2",
 )
 def wgmma(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
@@ -205,7 +206,7 @@ def wgmma(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
     if in_registers and half:
         trans.insert(0, 0)
     imm = (
-        NUMBERS[a] | NUMBERS[b] << 8 | NUMBERS[d] << 16 | k << 24 | n << 32 | trans[0] << 44 | trans[1] << 45
+        NUMBERS[a] | NUMBERS[b] << 8 | NUMBERS[d] << 16 | k % 256 << 24 | n << 32 | trans[0] << 44 | trans[1] << 45
         | (scales[0] < 0) << 46 | (scales[1] < 0) << 47 | ("sat" in groups) << 48
     )  # fmt: skip
     asm.emit(
@@ -224,12 +225,11 @@ def wgmma_sparse(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -
 
 
 @form(
-    WGMMA + "{k:256}.s32.b1.b1.and.popc",
     "mma.sync.aligned.m{m:8|16}n8k{k:128|256}.row.col.s32.b1.b1.s32.{op:and|xor}.popc",
-    section="9.7.15.5.2",
+    section="9.7.14.5.14",
 )
 def one_bit(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
-    raise asm.error("products of single bits are not simulated; those of s8 and u8 are")
+    raise asm.error("mma.sync of single bits is not simulated; wgmma is")
 
 
 @form("wgmma.commit_group.sync.aligned", section="9.7.15.7.2")

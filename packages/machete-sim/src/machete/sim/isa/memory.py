@@ -134,7 +134,7 @@ def store_argument(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups)
 OPERATIONS = {"add": 0, "min": 1, "max": 2, "and": 3, "or": 4, "xor": 5, "exch": 6, "cas": 7, "inc": 8, "dec": 9}
 ATOMIC_TYPES = {
     "u32": 0, "s32": 1, "u64": 2, "s64": 3, "b32": 4, "b64": 5, "f32": 6, "f64": 7, "f16": 8, "bf16": 9, "f16x2": 10,
-    "bf16x2": 11, "b16": 12,
+    "bf16x2": 11, "b16": 12, "b128": 13,
 }  # fmt: skip
 SPACE = "{space:global|shared::cta|shared::cluster|shared}"
 ATOM = f"atom[.{{sem:relaxed|acquire|release|acq_rel}}][.{SCOPE}][.{SPACE}]"
@@ -155,8 +155,8 @@ ARITHMETIC = (
 
 @form(
     *(head + tail for head in (ATOM, "atom" + SPACE_FIRST) for tail in ARITHMETIC),
-    *(f"{head}.{{op:exch}}[.{HINT}].{{t:b32|b64}}" for head in (ATOM, "atom" + SPACE_FIRST)),
-    *(f"{head}.{{op:cas}}[.{HINT}].{{t:b16|b32|b64}}" for head in (ATOM, "atom" + SPACE_FIRST)),
+    *(f"{head}.{{op:exch}}[.{HINT}].{{t:b32|b64|b128}}" for head in (ATOM, "atom" + SPACE_FIRST)),
+    *(f"{head}.{{op:cas}}[.{HINT}].{{t:b16|b32|b64|b128}}" for head in (ATOM, "atom" + SPACE_FIRST)),
     section="9.7.13.6",
 )
 def atom(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
@@ -206,6 +206,24 @@ def _atomic(
         flags=flags,
         mod=mod,
     )
+
+
+REDUCED = "{t:u32|s32|u64|s64|b32|b64|f16|f16x2|bf16|bf16x2|f32|f64|e5m2|e5m2x2|e5m2x4|e4m3|e4m3x2|e4m3x4}"
+MULTIMEM = f"[.{{vec:v2|v4|v8}}].{REDUCED}"
+
+
+@form(
+    f"multimem.ld_reduce[.{{sem:weak|relaxed|acquire}}][.{SCOPE}][.global].{{op:add|min|max|and|or|xor}}"
+    f"[.acc::{{acc:f32|f16}}]{MULTIMEM}",
+    f"multimem.st[.{{sem:weak|relaxed|release}}][.{SCOPE}][.global]{MULTIMEM}",
+    f"multimem.red[.{{sem:relaxed|release}}][.{SCOPE}][.global].{{op:add|min|max|and|or|xor}}{MULTIMEM}",
+    "multimem.cp.async.bulk.global.shared::cta[.{group:bulk_group}]",
+    "multimem.cp.reduce.async.bulk.global.shared::cta[.{group:bulk_group}].{op:add|min|max|and|or|xor|inc|dec}[.noftz]"
+    f".{REDUCED}",
+    section="9.7.9.12",
+)
+def multimem(asm: "Assembler", ops: "tuple[Operand, ...]", groups: Groups) -> None:
+    raise asm.error("the driver makes addresses of multimem for the memory of several GPUs; one GPU is simulated")
 
 
 # ---- prefetches
