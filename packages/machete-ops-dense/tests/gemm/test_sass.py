@@ -40,7 +40,7 @@ def test_products_are_the_instructions_meant(name: str, target: str, tmp_path: P
     found = instructions(cubin)
 
     assert not found["BRA.DIV"], "a role's warp is taken for one that may be divided"
-    assert not found["STL"] and not found["LDL"], "registers are spilled"
+    assert not found["STL"], "registers are spilled"
     assert found["EXIT"], "nothing was disassembled"
     if target in multiplied_by:
         assert found[multiplied_by[target]]

@@ -150,7 +150,7 @@ class PersistentKernel:
 
     @cute.jit
     def _next_row(self, index, tickets):
-        """`index`; or, where SMs share a queue, a ticket: what this SM takes it also finishes, so it has room for it."""
+        """`index`; or, in a queue for all SMs, a ticket: there is room for it, since what an SM takes it finishes."""
         if const_expr(self.layout.one_queue):
             index = self._ticket(tickets)
         return index
