@@ -287,6 +287,24 @@ def test_json_round_trip(num_sms):
         assert getattr(one, table).tobytes() == getattr(other, table).tobytes()
 
 
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "Expecting value"),
+        ("[]", "list indices"),
+        ("{}", "'abi' is missing"),
+        (json.dumps({**example().to_dict(), "waits": 1}), "not iterable"),
+        (
+            json.dumps({name: value for name, value in example().to_dict().items() if name != "fences"}),
+            "'fences' is missing",
+        ),
+    ],
+)
+def test_what_is_no_plan_is_said_to_be_none(text: str, reason: str) -> None:
+    with pytest.raises(PlanError, match=rf"describes no plan: .*{reason}"):
+        Plan.from_json(text)
+
+
 def test_a_loaded_plan_knows_its_ops_by_name_only():
     kind = Plan.from_json(example().to_json()).kinds[0]
     assert kind.name.endswith("test_plan.ScaleOp")

@@ -12,7 +12,7 @@ from typing import Any
 import networkx
 import numpy as np
 
-from machete.megakernel.abi.errors import DeviceError, PlanError, closest
+from machete.megakernel.abi.errors import DeviceError, MacheteError, PlanError, closest
 from machete.megakernel.abi.op import check_claimed
 from machete.megakernel.abi.scheduled import ScheduledOp
 from machete.megakernel.abi.target import Target
@@ -232,8 +232,24 @@ class Plan:
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
-        """The plan that `to_json` wrote. Imports no op package, so its kinds know their classes by name only."""
-        return serial.plan_from_dict(json.loads(text))
+        """The plan that `to_json` wrote. Imports no op package, so its kinds know their classes by name only.
+
+        Raises:
+            AbiMismatchError: another ABI wrote it.
+            PlanError: the text describes no plan, or one of another version.
+        """
+        try:
+            return serial.plan_from_dict(json.loads(text))
+        except MacheteError:
+            raise
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            reason = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) and error.args else str(error)
+            raise PlanError(
+                what=f"the text describes no plan: {reason}",
+                where="Plan.from_json",
+                why="it is read as what `to_json` of this version writes",
+                fix="Plan.build again, with this version",
+            ) from error
 
     def __str__(self) -> str:
         shared, per_sm = self.shared, self.tiles_per_sm
