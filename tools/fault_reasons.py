@@ -25,6 +25,7 @@ STOPPED = "in a kernel that is being stopped, whose results are worthless; witho
 SETTLED = "compute or the storer has waited for every copy, unless the kernel was stopped"
 ASKED = "the storer asks whether to free pages early; compute does not need all of the ring at once here"
 AHEAD = "what it waits for has come before, in all orders of these launches"
+ELSEWHERE = "where the controller goes on after an alarm, which finds it in another of its waits here"
 BUSY = "the storer frees its first page as soon as it is idle, which it always is before it has two"
 
 
@@ -59,6 +60,7 @@ REASONS = (
     Reason("equivalent", r"red\.release.* -> red\.relaxed", "counter_signal", ORDERED),
     Reason("equivalent", r"wgmma\.fence", "", "nothing touches the registers between the two products"),
     Reason("not reached", r"mbarrier\.try_wait", WAIT, AHEAD),
+    Reason("not reached", r"mbarrier\.try_wait", "()", ELSEWHERE),
     Reason(
         "not reached", r"cp\.async\.bulk\.wait_group|mbarrier\.arrive", "bulk_wait_read|mbarrier_arrive(_many)?", BUSY
     ),
